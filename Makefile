@@ -1,0 +1,89 @@
+# Each target does all set-up it needs: an own .venv, the dependencies, the native core. A second run
+# reinstalls nothing. Needs Python, a C++20 compiler and make; no step needs root.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MPICH_VENV := .venv-mpich
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
+PYTEST := $(BIN)/python -m pytest
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check native-test sanitize python-test faults bench format clean
+
+help:
+	@echo "make demo      two ranks all-reduce a tensor; the bench table beside its peers"
+	@echo "make test      style, types, native tests, all quick Python tests"
+	@echo "make sanitize  native tests under ThreadSanitizer, and AddressSanitizer with UBSan"
+	@echo "make faults    the long fault matrix"
+	@echo "make bench     every figure in benchmarks/results"
+	@echo "make format    ruff format, clang-format"
+
+setup: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by itself: the pin in constraints.txt decides which build everything else sees.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q -r constraints.txt
+	touch $@
+
+$(VENV)/.installed: pyproject.toml $(NATIVE) $(VENV)/.torch
+	$(PIP) install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+# The two MPI wheels fight over bin/mpirun and lib/libmpi.so, so MPICH has an environment of its own,
+# which sees the packages of the first.
+$(MPICH_VENV)/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(MPICH_VENV)
+	$(MPICH_VENV)/bin/python -m pip --disable-pip-version-check install -q mpich
+	$(MPICH_VENV)/bin/python -c 'import sysconfig, pathlib; \
+	  pathlib.Path(sysconfig.get_path("purelib"), "main.pth").write_text( \
+	  "import site; site.addsitedir(%r)\n" % "$(shell $(PYTHON) -c 'import pathlib; print(pathlib.Path("$(VENV)").resolve())')/lib/python%s/site-packages" \
+	  % sysconfig.get_python_version())'
+	touch $@
+
+demo: setup
+	$(BIN)/kadril run -np 2 examples/allreduce.py
+	$(BIN)/kadril bench --quick
+
+test: check native-test python-test
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(shell find native -name '*.cc' -o -name '*.h')
+
+native-test: setup
+	@$(call run-native,build/native,)
+
+sanitize: setup
+	@$(call run-native,build/tsan,-DKADRIL_SANITIZE=thread)
+	@$(call run-native,build/asan,-DKADRIL_SANITIZE=address$(comma)undefined)
+
+comma := ,
+define run-native
+mkdir -p build && $(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DKADRIL_NATIVE_TESTS=ON $(2) > $(1).log 2>&1 \
+  || { cat $(1).log; exit 1; }; \
+$(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
+endef
+
+python-test: setup $(MPICH_VENV)/.installed
+	$(PYTEST) -m "not faults" --require-mpi
+
+faults: setup
+	$(PYTEST) tests/faults --timeout 3600
+
+bench: setup $(MPICH_VENV)/.installed
+	$(BIN)/python benchmarks/run_all.py
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(shell find native -name '*.cc' -o -name '*.h')
+
+clean:
+	rm -rf $(VENV) $(MPICH_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

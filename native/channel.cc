@@ -1,0 +1,291 @@
+#include "channel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <new>
+
+#include "fault.h"
+#include "fork_mark.h"
+#include "futex.h"
+
+namespace kadril {
+namespace {
+
+constexpr uint32_t revoked_bit = 1;
+constexpr uint32_t closed_bit = 2;
+constexpr uint32_t one_post = 4;
+
+constexpr double look_again_after = 1;  // seconds asleep before a waiter checks on the peer
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Why a channel ended, in one word so that the first reason wins by a single compare-and-swap.
+uint64_t pack_cause(Reason reason, int member) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(reason) << 32 | static_cast<uint32_t>(member);
+}
+
+}  // namespace
+
+struct alignas(128) Channel::Slot {
+  std::atomic<uint32_t> word;
+  std::atomic<uint32_t> num_sleepers;
+  alignas(64) Posting postings[2];
+};
+
+struct alignas(128) Channel::Board {
+  std::atomic<uint64_t> cause;
+  std::atomic<uint32_t> num_open;
+};
+
+// A slot is followed by its two tables, whose size depends on the number of members.
+uint64_t Channel::slot_bytes(int num_members) {
+  const uint64_t tables = 2 * sizeof(Entry) * static_cast<uint64_t>(table_capacity(num_members));
+  return sizeof(Slot) + (tables + alignof(Slot) - 1) / alignof(Slot) * alignof(Slot);
+}
+
+uint64_t Channel::board_bytes(int num_members) {
+  return sizeof(Board) + slot_bytes(num_members) * static_cast<uint64_t>(num_members);
+}
+
+void Channel::format(Arena& arena, uint64_t offset, int num_members) {
+  auto board = new (arena.at(offset)) Board();
+  for (int member = 0; member < num_members; ++member) {
+    auto slot = reinterpret_cast<Slot*>(arena.at(offset) + sizeof(Board) +
+                                        slot_bytes(num_members) * static_cast<uint64_t>(member));
+    new (&slot->word) std::atomic<uint32_t>(0);
+    new (&slot->num_sleepers) std::atomic<uint32_t>(0);
+  }
+  board->cause.store(0);
+  board->num_open.store(static_cast<uint32_t>(num_members));
+}
+
+Channel::Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> liveness, uint64_t board,
+                 std::vector<int> ranks, int me, bool owns_board, Waiting waiting, Hooks* hooks)
+    : arena_(std::move(arena)),
+      liveness_(std::move(liveness)),
+      board_offset_(board),
+      board_(reinterpret_cast<Board*>(arena_->at(board))),
+      ranks_(std::move(ranks)),
+      slot_bytes_(slot_bytes(num_members())),
+      me_(me),
+      owns_board_(owns_board),
+      waiting_(waiting),
+      hooks_(hooks) {
+  liveness_->add(this);
+  for (const int rank : ranks_) {
+    if (liveness_->is_dead(rank)) on_death(rank);  // died before we listened
+  }
+}
+
+Channel::~Channel() { close(); }
+
+Channel::Slot& Channel::slot(int member) const {
+  return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(board_) + sizeof(Board) +
+                                  slot_bytes_ * static_cast<uint64_t>(member));
+}
+
+Entry* Channel::table(int member) const {
+  auto tables = reinterpret_cast<Entry*>(&slot(member) + 1);
+  return tables + (num_calls_ & 1) * static_cast<uint64_t>(table_capacity(num_members()));
+}
+
+Posting& Channel::posting(int member) const { return slot(member).postings[num_calls_ & 1]; }
+
+Error Channel::check_usable(const Call& call) {
+  if (is_forked_child()) return fail(Reason::forked);
+  if (closed_.load()) return fail(Reason::closed);
+  if (slot(me_).word.load(std::memory_order_acquire) & revoked_bit) return why_revoked(call, 0);
+  return nullptr;
+}
+
+void Channel::post() {
+  ++num_posts_;
+  Slot& mine = slot(me_);
+  // Sequentially consistent, as is a sleeper's announcement: either it sees the post or we see the
+  // sleeper.
+  mine.word.fetch_add(one_post, std::memory_order_seq_cst);
+  if (mine.num_sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(mine.word);
+}
+
+bool Channel::has_reached(uint32_t word) const {
+  const uint32_t ahead = (word & ~(revoked_bit | closed_bit)) - num_posts_ * one_post;
+  return static_cast<int32_t>(ahead) >= 0;  // also across the wrap-around
+}
+
+Error Channel::meet(const Call& call) {
+  post();
+  return await_all(call);
+}
+
+Error Channel::await_all(const Call& call) {
+  fault::hit(call.kind, Phase::wait);
+  for (int member = 0; member < num_members(); ++member) {
+    if (member == me_ || has_reached(slot(member).word.load(std::memory_order_acquire))) continue;
+    if (auto error = await(member, call)) return error;
+  }
+  return nullptr;
+}
+
+Error Channel::await(int member, const Call& call) {
+  const std::atomic<uint32_t>& word = slot(member).word;
+  for (int i = 0; i < waiting_.num_spins; ++i) {
+    const uint32_t seen = word.load(std::memory_order_acquire);
+    if (has_reached(seen)) return nullptr;
+    if (seen & (revoked_bit | closed_bit)) break;
+    relax();
+  }
+  for (int i = 0; i < waiting_.num_yields; ++i) {
+    const uint32_t seen = word.load(std::memory_order_acquire);
+    if (has_reached(seen)) return nullptr;
+    if (seen & (revoked_bit | closed_bit)) break;
+    sched_yield();
+  }
+  return sleep_for(member, call);
+}
+
+Error Channel::sleep_for(int member, const Call& call) {
+  Slot& peer = slot(member);
+  const auto start = Clock::now();
+  double warn_at = waiting_.warn_after;
+  while (true) {
+    peer.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = peer.word.load(std::memory_order_seq_cst);
+    const bool must_wait = !has_reached(seen) && !(seen & (revoked_bit | closed_bit));
+    Wake wake = Wake::changed;
+    if (must_wait) {
+      const double left = waiting_.patience - seconds_since(start);
+      wake = futex_wait(peer.word, seen, std::clamp(left, 0.0, look_again_after));
+    }
+    peer.num_sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (!must_wait) {
+      if (has_reached(seen)) return nullptr;
+      if (seen & revoked_bit) return why_revoked(call, seconds_since(start));
+      return give_up(Reason::peer_left, member, call, seconds_since(start));
+    }
+    if (wake == Wake::interrupted && hooks_ && hooks_->interrupted()) {
+      return give_up(Reason::interrupted, me_, call, seconds_since(start));
+    }
+    if (wake != Wake::timed_out) continue;
+    const double elapsed = seconds_since(start);
+    if (elapsed >= waiting_.patience) return stalled(call, elapsed);
+    if (elapsed >= warn_at) {
+      warn_at *= 2;
+      if (hooks_)
+        hooks_->late(call, late_members(), liveness_->is_stopped(ranks_[member]), elapsed);
+    }
+  }
+}
+
+std::vector<int> Channel::late_members() const {
+  std::vector<int> late;
+  for (int member = 0; member < num_members(); ++member) {
+    if (member != me_ && !has_reached(slot(member).word.load())) late.push_back(member);
+  }
+  return late;
+}
+
+Error Channel::stalled(const Call& call, double elapsed) {
+  auto late = late_members();
+  if (late.empty()) return nullptr;  // the last one came just now
+  // A stopped member explains why others that wait for it are late too.
+  int culprit = late.front();
+  for (const int member : late) {
+    if (liveness_->is_stopped(ranks_[member])) {
+      culprit = member;
+      break;
+    }
+  }
+  auto error = give_up(Reason::stalled, culprit, call, elapsed);
+  error->late = std::move(late);
+  return error;
+}
+
+Error Channel::give_up(Reason reason, int member, const Call& call, double elapsed) {
+  end(reason, member);
+  auto error = why_revoked(call, elapsed);
+  // The member that was interrupted raises its own interruption, not the revocation it caused.
+  if (reason == Reason::interrupted) error->reason = reason;
+  return error;
+}
+
+Error Channel::why_revoked(const Call& call, double elapsed) const {
+  const uint64_t cause = board_->cause.load(std::memory_order_acquire);
+  auto error = fail(static_cast<Reason>(cause >> 32 & 0xff), call.text(), static_cast<int>(cause));
+  error->elapsed = elapsed;
+  if (error->reason == Reason::interrupted) error->reason = Reason::revoked;
+  if (error->reason == Reason::stalled) {
+    error->stopped = liveness_->is_stopped(ranks_[static_cast<size_t>(error->member)]);
+    error->late = {error->member};
+  }
+  return error;
+}
+
+void Channel::end(Reason reason, int member) noexcept {
+  uint64_t none = 0;
+  board_->cause.compare_exchange_strong(none, pack_cause(reason, member));
+  for (int i = 0; i < num_members(); ++i) {
+    slot(i).word.fetch_or(revoked_bit, std::memory_order_seq_cst);
+    futex_wake_all(slot(i).word);
+  }
+}
+
+void Channel::revoke() {
+  if (!is_forked_child() && !closed_.load()) end(Reason::revoked, me_);
+}
+
+void Channel::on_death(int rank) noexcept {
+  const auto member = std::find(ranks_.begin(), ranks_.end(), rank);
+  if (member == ranks_.end()) return;
+  arena_->quarantine();
+  end(Reason::peer_lost, static_cast<int>(member - ranks_.begin()));
+}
+
+Error Channel::allocate_staging(uint64_t bytes) {
+  if (staging_ != no_offset) return nullptr;
+  if (auto error = arena_->allocate(ranks_[static_cast<size_t>(me_)], bytes, staging_)) {
+    error->member = me_;
+    staging_ = no_offset;
+    return error;
+  }
+  staging_bytes_ = bytes;
+  return nullptr;
+}
+
+void Channel::close() {
+  if (closed_.exchange(true)) return;
+  liveness_->remove(this);
+  // A child has the parent's memory, and must not say that the parent left.
+  if (is_forked_child()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {  // another thread is in a call: end it
+    end(Reason::revoked, me_);
+    lock.lock();
+  }
+  Slot& mine = slot(me_);
+  mine.word.fetch_or(closed_bit, std::memory_order_seq_cst);
+  futex_wake_all(mine.word);
+  const int rank = ranks_[static_cast<size_t>(me_)];
+  // Peers may still be reading what this member staged for the last call.
+  if (staging_ != no_offset) {
+    arena_->release_when_unused(rank, staging_, staging_bytes_, &board_->num_open);
+  }
+  if (owns_board_) {
+    arena_->release_board(rank, board_offset_, board_bytes(num_members()), &board_->num_open);
+  }
+  board_->num_open.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+}  // namespace kadril

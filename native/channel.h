@@ -1,0 +1,155 @@
+// A channel: the ordered meeting point of the members of one partition on one host.
+//
+// Each member has a slot on a shared board. Its *word* counts the meetings that the member has
+// reached:
+//
+//     31                                  2   1        0
+//     +------------------------------------+--------+---------+
+//     | meetings posted, modulo 2^30       | closed | revoked |
+//     +------------------------------------+--------+---------+
+//
+// A meeting is: add one to the own word, then wait until every other word has got as far. A waiter
+// looks for a while and then sleeps on the peer's word, so whatever happens to the peer must change
+// that word: its posting, its leaving (closed) and the end of the channel (revoked, set by anyone
+// in all words). No wake-up can be lost, and nobody needs to look elsewhere.
+//
+// A *call* (one collective) starts with a meeting in which every member posts what it calls.
+// Postings are double-buffered by the parity of the call: a member can overwrite the posting of
+// call n only in call n+2, and it gets there only after all have posted n+1, that is, have finished
+// reading n.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "arena.h"
+#include "call.h"
+#include "failure.h"
+#include "liveness.h"
+
+namespace kadril {
+
+inline constexpr size_t inline_bytes =
+    4096;  // a call that gives no more needs only its first meeting
+
+// What a member shows the others at the first meeting of a call.
+struct Posting {
+  uint64_t fingerprint;
+  uint64_t bytes;   // that this member gives to others
+  uint64_t source;  // offset in the arena, or no_offset: where it gives them from
+  uint64_t target;  // and where it wants the result
+  uint64_t
+      staging;  // offset of its staging memory, or no_offset where it had none before this call
+  uint64_t supplied;  // and where it made one for this call; to be read only after the next meeting
+  uint64_t inlined;   // whether what it gives is in `payload`
+  uint32_t num_sends;  // in its table, before its receives
+  uint32_t num_recvs;
+  Call call;
+  alignas(64) std::byte payload[inline_bytes];
+};
+
+// One message of a member's exchange, as the others see it.
+struct Entry {
+  int32_t peer;
+  uint16_t lane;  // position among the messages that leave this member
+  DType dtype;
+  uint64_t bytes;
+  uint64_t memory;    // offset in the arena, or no_offset
+  uint64_t position;  // in the payload
+};
+
+// How a member waits. Spinning helps only while every waiting rank has a core to itself.
+struct Waiting {
+  double patience = 300;   // seconds, for a peer that is alive
+  double warn_after = 10;  // seconds, and again after each doubling
+  int num_spins = 0;
+  int num_yields = 0;
+};
+
+// What the owner of a channel wants to know while a member waits. Called without any lock held but
+// the channel's own.
+class Hooks {
+ public:
+  virtual ~Hooks() = default;
+  virtual bool interrupted() noexcept { return false; }  // true gives the channel up
+  virtual void late(const Call&, const std::vector<int>&, bool, double) noexcept {}
+};
+
+class Channel final : public DeathListener {
+ public:
+  static uint64_t board_bytes(int num_members);
+  static void format(Arena& arena, uint64_t board, int num_members);
+
+  // `ranks[m]` is the rank in the arena of member m; this process is member `me`. The member that
+  // owns the board's memory gives it back when the last one has closed.
+  Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> liveness, uint64_t board,
+          std::vector<int> ranks, int me, bool owns_board, Waiting waiting, Hooks* hooks);
+  ~Channel() override;
+
+  int num_members() const { return static_cast<int>(ranks_.size()); }
+  int me() const { return me_; }
+  Arena& arena() { return *arena_; }
+
+  // One collective at a time: whoever holds this may post.
+  std::mutex& mutex() { return mutex_; }
+
+  Error check_usable(const Call& call);
+  Error meet(const Call& call);  // post, then wait for all others
+  void post();
+  Error await_all(const Call& call);
+
+  Posting& posting(int member) const;  // of the call under way
+  void begin_call() { ++num_calls_; }
+  // Room for the messages of one exchange, beside the posting.
+  Entry* table(int member) const;
+  static int table_capacity(int num_members) { return 64 + 4 * num_members; }
+  uint64_t staging() const { return staging_; }
+  Error allocate_staging(uint64_t bytes);
+
+  // End the channel for everyone, for the reason given; the first reason stays.
+  Error give_up(Reason reason, int member, const Call& call, double elapsed = 0);
+  void revoke();  // because this member wants to
+  void close();
+  bool is_closed() const { return closed_.load(); }
+
+  void on_death(int rank) noexcept override;
+
+ private:
+  struct Slot;
+  struct Board;
+
+  static uint64_t slot_bytes(int num_members);
+  Slot& slot(int member) const;
+  Error await(int member, const Call& call);
+  Error sleep_for(int member, const Call& call);
+  Error why_revoked(const Call& call, double elapsed) const;
+  Error stalled(const Call& call, double elapsed);
+  std::vector<int> late_members() const;
+  bool has_reached(uint32_t word) const;
+  void end(Reason reason, int member) noexcept;
+
+  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Liveness> liveness_;
+  uint64_t board_offset_;
+  Board* board_;
+  std::vector<int> ranks_;
+  uint64_t slot_bytes_;
+  int me_;
+  bool owns_board_;
+  Waiting waiting_;
+  Hooks* hooks_;
+
+  std::mutex mutex_;
+  std::atomic<bool> closed_{false};
+  uint32_t num_posts_ = 0;
+  uint64_t num_calls_ = 0;
+  uint64_t staging_ = no_offset;
+  uint64_t staging_bytes_ = 0;
+};
+
+}  // namespace kadril

@@ -1,0 +1,66 @@
+// The collectives: blocking, over the members of a channel, each in a file of its own.
+//
+// Every member makes the same calls in the same order. Every call starts with a meeting in which
+// the calls are compared, so a mismatch is an error on all members before anything moves. After
+// that there are three ways:
+//
+//   inlined   what each member gives fits into its posting: done, no further meeting
+//   staged    through staging memory in rounds of one chunk, one meeting each, double-buffered:
+//
+//             round r:  fill half r%2  |  meet  |  read all members' half r%2
+//
+//             a member fills a half again two rounds later, after a meeting that its readers reach
+//             only when they are done with it
+//   shared    the memory lies in the arena: peers read and write it in place, and a last meeting
+//   says that
+//             they are done
+#pragma once
+
+#include <span>
+
+#include "channel.h"
+
+namespace kadril {
+
+struct Outgoing {
+  int peer;
+  DType dtype;  // compared at both ends
+  const void* memory;
+  uint64_t bytes;
+};
+
+struct Incoming {
+  int peer;
+  DType dtype;
+  void* memory;
+  uint64_t bytes;
+};
+
+Error barrier(Channel& channel, Call call);
+
+// `count` elements of source on every member; in place where target is source.
+Error allreduce(Channel& channel, Call call, const void* source, void* target);
+
+// The result is written on member `call.root` only.
+Error reduce(Channel& channel, Call call, const void* source, void* target);
+
+Error broadcast(Channel& channel, Call call, void* memory);
+
+// Member m gives counts[m] elements; the target has their sum. The source may be its part of the
+// target.
+Error allgatherv(Channel& channel, Call call, const void* source, void* target,
+                 std::span<const uint64_t> counts);
+
+// The source has sum(counts) elements; member m gets the m-th part.
+Error reduce_scatterv(Channel& channel, Call call, const void* source, void* target,
+                      std::span<const uint64_t> counts);
+
+Error alltoallv(Channel& channel, Call call, const void* source,
+                std::span<const uint64_t> send_counts, void* target,
+                std::span<const uint64_t> recv_counts);
+
+// Messages between the same two members are matched in the order of the lists.
+Error exchange(Channel& channel, Call call, std::span<const Outgoing> sends,
+               std::span<const Incoming> recvs);
+
+}  // namespace kadril

@@ -1,0 +1,256 @@
+// Exchange: each member sends to and receives from any members in one call. Also all-to-all, which
+// is an exchange with everybody.
+//
+// At the first meeting every member posts a table of its messages, so that all members can check
+// all pairs. A member's staging half is cut into as many lanes as it has messages; in each round
+// every lane moves on:
+//
+//     half:  | lane 0: next slice of message 0 | lane 1: next slice of message 1 | ... |
+#include <algorithm>
+#include <vector>
+
+#include "collectives.h"
+#include "copy.h"
+#include "visit.h"
+
+namespace kadril {
+namespace {
+
+class Exchange {
+ public:
+  Exchange(Visit& visit, std::span<const Outgoing> sends, std::span<const Incoming> recvs)
+      : visit_(visit), sends_(sends), recvs_(recvs) {}
+
+  Error run() {
+    if (auto error = visit_.enter()) return error;
+    post_table();
+    if (auto error = visit_.publish()) return error;
+    if (auto error = match()) return error;
+    copy_to_myself();
+    if (visit_.all_inlined()) {
+      receive([&](int peer, const Entry& entry) {
+        return visit_.posting(peer).payload + entry.position;
+      });
+      return done();
+    }
+    if (all_memory_shared()) {
+      visit_.hit(Phase::mid_copy);
+      receive([&](int, const Entry& entry) { return visit_.arena().at(entry.memory); });
+      visit_.hit(Phase::mid_reduce);
+      visit_.hit(Phase::reduced);
+      if (auto error = visit_.meet()) return error;
+      return visit_.leave();
+    }
+    if (auto error = visit_.provide_staging()) return error;
+    return staged();
+  }
+
+ private:
+  bool stays_here(int peer) const { return peer == visit_.me(); }
+
+  void post_table() {
+    std::span<Entry> table = visit_.my_table();
+    uint64_t total = 0;
+    uint16_t lane = 0;
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      const Outgoing& send = sends_[i];
+      const bool leaves = !stays_here(send.peer);
+      table[i] = {send.peer,
+                  lane,
+                  send.dtype,
+                  send.bytes,
+                  send.bytes ? visit_.arena().offset_of(send.memory, send.bytes) : 0,
+                  total};
+      if (leaves) {
+        ++lane;
+        total += send.bytes;
+      }
+    }
+    for (size_t i = 0; i < recvs_.size(); ++i) {
+      table[sends_.size() + i] = {recvs_[i].peer,  0,         recvs_[i].dtype,
+                                  recvs_[i].bytes, no_offset, 0};
+    }
+    Posting& mine = visit_.mine();
+    mine.num_sends = static_cast<uint32_t>(sends_.size());
+    mine.num_recvs = static_cast<uint32_t>(recvs_.size());
+    visit_.prepare({nullptr, nullptr, 0, 0, total});
+    if (!mine.inlined || total == 0) return;
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      if (stays_here(sends_[i].peer) || sends_[i].bytes == 0) continue;
+      copy_cached(mine.payload + table[i].position, sends_[i].memory, sends_[i].bytes);
+    }
+    visit_.hit(Phase::mid_copy);
+  }
+
+  // Pair the receives of every member with the sends to it; `matches_` keeps those of this member.
+  Error match() {
+    bool equal = true;
+    std::vector<size_t> next(static_cast<size_t>(visit_.size()));
+    for (int receiver = 0; receiver < visit_.size(); ++receiver) {
+      std::fill(next.begin(), next.end(), 0);
+      for (const Entry& recv : visit_.recvs(receiver)) {
+        const Entry* send = next_send(recv.peer, receiver, next[static_cast<size_t>(recv.peer)]);
+        equal = equal && send && send->bytes == recv.bytes && send->dtype == recv.dtype;
+        if (receiver == visit_.me()) matches_.push_back(send);
+      }
+      for (int sender = 0; equal && sender < visit_.size(); ++sender) {
+        equal = !next_send(sender, receiver, next[static_cast<size_t>(sender)]);
+      }
+    }
+    return equal ? nullptr : mismatch();
+  }
+
+  // The first send of `sender` to `receiver` at or behind `position`, which moves behind it.
+  const Entry* next_send(int sender, int receiver, size_t& position) const {
+    const auto sends = visit_.sends(sender);
+    while (position < sends.size()) {
+      const Entry& send = sends[position++];
+      if (send.peer == receiver) return &send;
+    }
+    return nullptr;
+  }
+
+  Error mismatch() const {
+    auto error = fail(Reason::mismatch);
+    const auto list = [](std::string text, std::span<const Entry> entries, const char* arrow) {
+      for (const Entry& entry : entries) {
+        text += std::string(text.back() == ' ' ? "" : ", ") + name_of(entry.dtype) + "[" +
+                std::to_string(entry.bytes / size_of(entry.dtype)) + "] " + arrow + " " +
+                std::to_string(entry.peer);
+      }
+      return entries.empty() ? text + "nothing" : text;
+    };
+    for (int m = 0; m < visit_.size(); ++m) {
+      error->calls.push_back(visit_.posting(m).call.text() +
+                             list(" sends ", visit_.sends(m), "to") +
+                             list("; receives ", visit_.recvs(m), "from"));
+    }
+    return error;
+  }
+
+  void copy_to_myself() {
+    auto own = sends_.begin();
+    for (const Incoming& recv : recvs_) {
+      if (!stays_here(recv.peer)) continue;
+      own = std::find_if(own, sends_.end(), [&](const Outgoing& s) { return stays_here(s.peer); });
+      if (recv.bytes > 0) std::memmove(recv.memory, own->memory, recv.bytes);
+      ++own;
+    }
+  }
+
+  bool all_memory_shared() const {
+    for (int m = 0; m < visit_.size(); ++m) {
+      for (const Entry& send : visit_.sends(m)) {
+        if (send.peer != m && send.memory == no_offset) return false;
+      }
+    }
+    return true;
+  }
+
+  template <typename Find>
+  void receive(Find find) {
+    for (size_t i = 0; i < recvs_.size(); ++i) {
+      const Incoming& recv = recvs_[i];
+      if (stays_here(recv.peer) || recv.bytes == 0) continue;
+      copy_cached(recv.memory, find(recv.peer, *matches_[i]), recv.bytes);
+    }
+  }
+
+  // Bytes of one lane of a member's half, in whole cache lines.
+  uint64_t lane_bytes(int member) const {
+    uint64_t num_lanes = 0;
+    for (const Entry& send : visit_.sends(member)) num_lanes += send.peer != member;
+    return num_lanes ? chunk_bytes / num_lanes / 64 * 64 : chunk_bytes;
+  }
+
+  Error staged() {
+    std::vector<uint64_t> lanes(static_cast<size_t>(visit_.size()));
+    uint64_t num_rounds = 0;
+    for (int m = 0; m < visit_.size(); ++m) {
+      lanes[m] = lane_bytes(m);
+      for (const Entry& send : visit_.sends(m)) {
+        if (send.peer != m)
+          num_rounds = std::max(num_rounds, (send.bytes + lanes[m] - 1) / lanes[m]);
+      }
+    }
+    for (uint64_t round = 0; round < num_rounds; ++round) {
+      fill(round, lanes[visit_.me()]);
+      visit_.hit(Phase::mid_copy);
+      if (auto error = visit_.meet()) return error;
+      drain(round, lanes);
+      visit_.hit(Phase::mid_reduce);
+    }
+    visit_.hit(Phase::reduced);
+    return visit_.leave();
+  }
+
+  void fill(uint64_t round, uint64_t lane) {
+    const auto table = visit_.sends(visit_.me());
+    const uint64_t begin = round * lane;
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      if (stays_here(sends_[i].peer) || begin >= sends_[i].bytes) continue;
+      copy_cached(staging_half(visit_, visit_.me(), round) + table[i].lane * lane,
+                  static_cast<const std::byte*>(sends_[i].memory) + begin,
+                  std::min(lane, sends_[i].bytes - begin));
+    }
+  }
+
+  void drain(uint64_t round, const std::vector<uint64_t>& lanes) {
+    for (size_t i = 0; i < recvs_.size(); ++i) {
+      const Incoming& recv = recvs_[i];
+      const uint64_t lane = lanes[static_cast<size_t>(recv.peer)];
+      const uint64_t begin = round * lane;
+      if (stays_here(recv.peer) || begin >= recv.bytes) continue;
+      copy_cached(static_cast<std::byte*>(recv.memory) + begin,
+                  staging_half(visit_, recv.peer, round) + matches_[i]->lane * lane,
+                  std::min(lane, recv.bytes - begin));
+    }
+  }
+
+  Error done() {
+    visit_.hit(Phase::mid_reduce);
+    visit_.hit(Phase::reduced);
+    return visit_.leave();
+  }
+
+  Visit& visit_;
+  std::span<const Outgoing> sends_;
+  std::span<const Incoming> recvs_;
+  std::vector<const Entry*> matches_;  // the send behind each of our receives
+};
+
+}  // namespace
+
+Error exchange(Channel& channel, Call call, std::span<const Outgoing> sends,
+               std::span<const Incoming> recvs) {
+  if (call.kind != Kind::alltoallv) call.kind = Kind::exchange;
+  if (sends.size() + recvs.size() >
+      static_cast<size_t>(Channel::table_capacity(channel.num_members()))) {
+    return fail(
+        Reason::invalid,
+        "too many messages in one exchange: " + std::to_string(sends.size() + recvs.size()) +
+            ", at most " + std::to_string(Channel::table_capacity(channel.num_members())));
+  }
+  Visit visit(channel, call);
+  return Exchange(visit, sends, recvs).run();
+}
+
+Error alltoallv(Channel& channel, Call call, const void* source,
+                std::span<const uint64_t> send_counts, void* target,
+                std::span<const uint64_t> recv_counts) {
+  call.kind = Kind::alltoallv;
+  const size_t item = size_of(call.dtype);
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> recvs;
+  auto from = static_cast<const std::byte*>(source);
+  auto to = static_cast<std::byte*>(target);
+  for (int m = 0; m < channel.num_members(); ++m) {
+    sends.push_back({m, call.dtype, from, send_counts[m] * item});
+    recvs.push_back({m, call.dtype, to, recv_counts[m] * item});
+    from += send_counts[m] * item;
+    to += recv_counts[m] * item;
+  }
+  return exchange(channel, call, sends, recvs);
+}
+
+}  // namespace kadril

@@ -1,0 +1,160 @@
+"""The native core, as Python sees it: addresses in, `None` or a `Failure` out.
+
+Every `name` is text for the fingerprint and for messages. `dtype` and `op` are the codes of
+`kadril.transport.buffer.DTYPES` and `kadril.transport.base.OPS`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+DTYPE_NAMES: list[str]
+DTYPE_SIZES: list[int]
+OP_NAMES: list[str]
+
+class Failure:
+    """Why a call failed; `reason` is a name of `enum class Reason` in native/failure.h."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def stopped(self) -> bool: ...
+    @property
+    def elapsed(self) -> float: ...
+    @property
+    def needed(self) -> int: ...
+    @property
+    def available(self) -> int: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def late(self) -> list[int]: ...
+    @property
+    def calls(self) -> list[str]: ...
+
+class Channel:
+    """The ordered meeting point of the members of one partition on one host."""
+
+    def allreduce(
+        self,
+        source: int,
+        target: int,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+        /,
+    ) -> Failure | None: ...
+    def reduce(
+        self,
+        source: int,
+        target: int,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+        /,
+    ) -> Failure | None: ...
+    def broadcast(
+        self, memory: int, shape: tuple[int, ...], dtype: int, root: int, name: str, /
+    ) -> Failure | None: ...
+    def allgatherv(
+        self, source: int, target: int, counts: Sequence[int], dtype: int, name: str, /
+    ) -> Failure | None: ...
+    def reduce_scatterv(
+        self,
+        source: int,
+        target: int,
+        counts: Sequence[int],
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+        /,
+    ) -> Failure | None: ...
+    def alltoallv(
+        self,
+        source: int,
+        send_counts: Sequence[int],
+        target: int,
+        recv_counts: Sequence[int],
+        dtype: int,
+        name: str,
+        /,
+    ) -> Failure | None: ...
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, int, int, int]],
+        recvs: Sequence[tuple[int, int, int, int]],
+        name: str,
+        /,
+    ) -> Failure | None:
+        """Messages are (peer, dtype, address, bytes)."""
+
+    def barrier(self, name: str, /) -> Failure | None: ...
+    def revoke(self) -> None: ...
+    def close(self) -> None: ...
+
+class Segment:
+    """One process's view of the shared segment: the mapping, and the watch on the peers."""
+
+    @staticmethod
+    def create(num_ranks: int, capacity: int, generation: int, named: bool, /) -> Segment | Failure: ...
+    @staticmethod
+    def attach(descriptor: int, generation: int, /) -> Segment | Failure:
+        """Takes over the descriptor."""
+
+    def watch(self, pidfds: Sequence[int], /) -> Failure | None:
+        """Takes over the descriptors, one per rank; -1 for this process."""
+
+    def allocate(self, rank: int, num_bytes: int, /) -> npt.NDArray[np.uint8] | Failure: ...
+    def allocate_board(self, rank: int, num_members: int, /) -> int | Failure: ...
+    def open_channel(
+        self,
+        board: int | None,
+        ranks: Sequence[int],
+        me: int,
+        owns_board: bool,
+        patience: float,
+        warn_after: float,
+        num_spins: int,
+        num_yields: int,
+        on_late: Callable[[str, list[int], bool, float], None] | None,
+    ) -> Channel:
+        """`board` None is the channel of all ranks."""
+
+    def contains(self, address: int, num_bytes: int, /) -> bool: ...
+    @property
+    def descriptor(self) -> int: ...
+    @property
+    def num_allocated_bytes(self) -> int: ...
+
+def reduce_local(
+    targets: Sequence[int],
+    sources: Sequence[int],
+    count: int,
+    dtype: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+    /,
+) -> bool:
+    """Reduce the sources in their order into every target; False where the op makes no sense for the dtype."""
+
+def supports(dtype: int, op: int, /) -> bool: ...
+def copy_memory(target: int, source: int, num_bytes: int, /) -> None: ...
+def set_fault(text: str, /) -> None:
+    """Arm a fault point: "point:action" or "point:action#n"; "" disarms. Raises ValueError."""
+
+def fault_points() -> list[str]: ...
+def is_forked_child() -> bool: ...
+def total_memory() -> int: ...

@@ -1,0 +1,171 @@
+"""Every exception that kadril raises on purpose.
+
+    KadrilError (RuntimeError)
+    |
+    |-- MismatchError          ranks called different things; nothing moved, the next call works
+    |-- PeerError              this group of ranks cannot go on
+    |   |-- PeerLost           a rank is dead, or has left
+    |   |-- Stalled            patience ran out on a rank that lives: late or stopped
+    |   `-- Revoked            a rank gave the group up (interrupted, or by `revoke()`)
+    |-- TransportError         the engine below (gloo, nccl, MPI) failed and did not say which rank
+    |-- RendezvousError        ranks could not find, or did not trust, each other
+    |-- StateError             called at the wrong time
+    |   |-- NotInitializedError
+    |   |-- AlreadyInitializedError
+    |   |-- ClosedError        used after `shutdown()` or `close()`
+    |   `-- ForkedError        used in a child made by fork()
+    |-- UnsupportedError       no such operation for this dtype, device or transport
+    |-- ConfigError            an option has a value that makes no sense     (also a ValueError)
+    `-- NoRoomError            not enough memory to share                    (also a MemoryError)
+
+Misuse that one rank can see by itself (a root that does not exist, counts that do not add up) is a
+plain `ValueError` or `TypeError`, raised before any byte moves.
+
+Each error carries what a program may want to act on as fields, and ends its message with what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "AlreadyInitializedError",
+    "ClosedError",
+    "ConfigError",
+    "ForkedError",
+    "KadrilError",
+    "MismatchError",
+    "NoRoomError",
+    "NotInitializedError",
+    "PeerError",
+    "PeerLost",
+    "RendezvousError",
+    "Revoked",
+    "Stalled",
+    "StateError",
+    "TransportError",
+    "UnsupportedError",
+]
+
+
+class KadrilError(RuntimeError):
+    """The root of the tree: catch this to catch everything kadril raises on purpose."""
+
+
+class MismatchError(KadrilError):
+    """Ranks that should make the same call made different ones.
+
+    Raised on every rank of the group, before any data moved; the group stays usable.
+
+    Attributes:
+        calls: what each rank called, as text, by rank.
+    """
+
+    def __init__(self, message: str, calls: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.calls = dict(calls or {})
+
+
+class PeerError(KadrilError):
+    """This group of ranks cannot go on; a new group of the survivors can.
+
+    Attributes:
+        rank: world rank of the peer that is the cause, or None where the engine below does not tell.
+        operation: the collective during which it was noticed.
+        name: the name given to that call, or an empty string.
+        elapsed: seconds spent waiting in that call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        operation: str = "",
+        name: str = "",
+        elapsed: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.operation = operation
+        self.name = name
+        self.elapsed = elapsed
+
+
+class PeerLost(PeerError):  # noqa: N818 - reads as what happened, like KeyboardInterrupt
+    """A rank died, or left the group while others still wait for it."""
+
+
+class Stalled(PeerError):  # noqa: N818
+    """Patience ran out on a rank that is alive.
+
+    Attributes:
+        state: "late" for a rank that runs but did not call, "stopped" for one held by SIGSTOP or a debugger.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        operation: str = "",
+        name: str = "",
+        elapsed: float = 0.0,
+        state: str = "late",
+    ) -> None:
+        super().__init__(message, rank=rank, operation=operation, name=name, elapsed=elapsed)
+        self.state = state
+
+
+class Revoked(PeerError):  # noqa: N818
+    """A rank gave this group up, so that nobody waits for it in vain."""
+
+
+class TransportError(KadrilError):
+    """The engine below failed; its own words are in the message."""
+
+
+class RendezvousError(KadrilError):
+    """Ranks could not find each other, or one did not prove that it belongs to the job."""
+
+
+class StateError(KadrilError):
+    """A call at the wrong time of kadril's life."""
+
+
+class NotInitializedError(StateError):
+    """Used before `kadril.init()`."""
+
+
+class AlreadyInitializedError(StateError):
+    """`kadril.init()` called again with other arguments."""
+
+
+class ClosedError(StateError):
+    """Used after `kadril.shutdown()`, or after `close()` of the group."""
+
+
+class ForkedError(StateError):
+    """Used in a child made by `fork()`: the child is not a rank, and must not disturb its parent's."""
+
+
+class UnsupportedError(KadrilError):
+    """There is no such operation for this dtype, device or transport."""
+
+
+class ConfigError(KadrilError, ValueError):
+    """An option, from a variable or an argument, has a value that makes no sense."""
+
+
+class NoRoomError(KadrilError, MemoryError):
+    """There is not enough memory to share.
+
+    Attributes:
+        needed: bytes that were asked for.
+        available: bytes that could be had, or None where that is not known.
+    """
+
+    def __init__(self, message: str, *, needed: int = 0, available: int | None = None) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
