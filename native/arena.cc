@@ -216,9 +216,9 @@ void Arena::release(int rank, uint64_t offset, uint64_t bytes) {
 }
 
 void Arena::release_when_unused(int rank, uint64_t offset, uint64_t bytes,
-                                const std::atomic<uint32_t>* users) {
+                                const Users* users) {
   std::lock_guard lock(mutex_);
-  graves_.push_back({rank, offset, round_up(bytes, page), users, false});
+  graves_.push_back({rank, offset, round_up(bytes, page), users, users->incarnation(), false});
   reap();
 }
 
@@ -237,16 +237,16 @@ Error Arena::allocate_board(int rank, uint64_t bytes, uint64_t& offset) {
 }
 
 void Arena::release_board(int rank, uint64_t offset, uint64_t bytes,
-                          const std::atomic<uint32_t>* users) {
+                          const Users* users) {
   std::lock_guard lock(mutex_);
-  graves_.push_back({rank, offset, round_up(bytes, page), users, true});
+  graves_.push_back({rank, offset, round_up(bytes, page), users, users->incarnation(), true});
   reap();
 }
 
 void Arena::reap() {
   if (quarantined_.load()) return;
   std::erase_if(graves_, [this](const Grave& grave) {
-    if (grave.users->load(std::memory_order_acquire) != 0) return false;
+    if (!grave.users->are_gone(grave.incarnation)) return false;
     if (grave.is_board) {
       spare_boards_.emplace(grave.bytes, grave.offset);
       return true;

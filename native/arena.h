@@ -26,6 +26,27 @@ namespace kadril {
 
 inline constexpr uint64_t no_offset = ~uint64_t{0};
 
+// How many users a board has, with the number of times it was handed out: whoever looks late at the word of
+// a board that serves others by then knows that its own users are gone.
+class Users {
+ public:
+  void reset(uint32_t count) {
+    const uint64_t next = (word_.load(std::memory_order_relaxed) >> 32) + 1;
+    word_.store(next << 32 | count, std::memory_order_release);
+  }
+  void remove_one() { word_.fetch_sub(1, std::memory_order_acq_rel); }
+  uint32_t incarnation() const {
+    return static_cast<uint32_t>(word_.load(std::memory_order_acquire) >> 32);
+  }
+  bool are_gone(uint32_t incarnation) const {
+    const uint64_t word = word_.load(std::memory_order_acquire);
+    return static_cast<uint32_t>(word >> 32) != incarnation || static_cast<uint32_t>(word) == 0;
+  }
+
+ private:
+  std::atomic<uint64_t> word_;
+};
+
 struct ArenaOptions {
   int num_ranks = 1;
   uint64_t capacity = 0;  // address space of one rank's heap; 0: as much as the machine has memory
@@ -50,13 +71,12 @@ class Arena {
   // Zeroed memory in the heap of `rank`, which must be a rank of this process.
   Error allocate(int rank, uint64_t bytes, uint64_t& offset);
   void release(int rank, uint64_t offset, uint64_t bytes);
-  // As soon as `users`, a word in a board, is zero.
-  void release_when_unused(int rank, uint64_t offset, uint64_t bytes,
-                           const std::atomic<uint32_t>* users);
-  // Boards hold such words, so their memory is only ever used for boards again: a word that is
-  // looked at late must still be a count of users.
+  // As soon as the users of a board, as counted now, are gone.
+  void release_when_unused(int rank, uint64_t offset, uint64_t bytes, const Users* users);
+
+  // Boards hold such words, so their memory is only ever used for boards again.
   Error allocate_board(int rank, uint64_t bytes, uint64_t& offset);
-  void release_board(int rank, uint64_t offset, uint64_t bytes, const std::atomic<uint32_t>* users);
+  void release_board(int rank, uint64_t offset, uint64_t bytes, const Users* users);
   uint64_t num_allocated_bytes() const { return num_allocated_bytes_.load(); }
 
   // After a peer died in the middle of a call, survivors that have not noticed may still write to
@@ -72,7 +92,8 @@ class Arena {
   struct Grave {
     int rank;
     uint64_t offset, bytes;
-    const std::atomic<uint32_t>* users;
+    const Users* users;
+    uint32_t incarnation;
     bool is_board;
   };
 

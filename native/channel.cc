@@ -47,7 +47,7 @@ struct alignas(128) Channel::Slot {
 
 struct alignas(128) Channel::Board {
   std::atomic<uint64_t> cause;
-  std::atomic<uint32_t> num_open;
+  Users users;
 };
 
 // A slot is followed by its two tables, whose size depends on the number of members.
@@ -61,7 +61,8 @@ uint64_t Channel::board_bytes(int num_members) {
 }
 
 void Channel::format(Arena& arena, uint64_t offset, int num_members) {
-  auto board = new (arena.at(offset)) Board();
+  // Not constructed anew: the count of users goes on from board to board.
+  auto board = reinterpret_cast<Board*>(arena.at(offset));
   for (int member = 0; member < num_members; ++member) {
     auto slot = reinterpret_cast<Slot*>(arena.at(offset) + sizeof(Board) +
                                         slot_bytes(num_members) * static_cast<uint64_t>(member));
@@ -69,7 +70,7 @@ void Channel::format(Arena& arena, uint64_t offset, int num_members) {
     new (&slot->num_sleepers) std::atomic<uint32_t>(0);
   }
   board->cause.store(0);
-  board->num_open.store(static_cast<uint32_t>(num_members));
+  board->users.reset(static_cast<uint32_t>(num_members));
 }
 
 Channel::Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> liveness, uint64_t board,
@@ -175,7 +176,8 @@ Error Channel::sleep_for(int member, const Call& call) {
       if (seen & revoked_bit) return why_revoked(call, seconds_since(start));
       return give_up(Reason::peer_left, member, call, seconds_since(start));
     }
-    if (wake == Wake::interrupted && hooks_ && hooks_->interrupted()) {
+    // Also after a time-out: the signal may have come before the sleep.
+    if (wake != Wake::changed && hooks_ && hooks_->interrupted()) {
       return give_up(Reason::interrupted, me_, call, seconds_since(start));
     }
     if (wake != Wake::timed_out) continue;
@@ -280,12 +282,12 @@ void Channel::close() {
   const int rank = ranks_[static_cast<size_t>(me_)];
   // Peers may still be reading what this member staged for the last call.
   if (staging_ != no_offset) {
-    arena_->release_when_unused(rank, staging_, staging_bytes_, &board_->num_open);
+    arena_->release_when_unused(rank, staging_, staging_bytes_, &board_->users);
   }
   if (owns_board_) {
-    arena_->release_board(rank, board_offset_, board_bytes(num_members()), &board_->num_open);
+    arena_->release_board(rank, board_offset_, board_bytes(num_members()), &board_->users);
   }
-  board_->num_open.fetch_sub(1, std::memory_order_acq_rel);
+  board_->users.remove_one();
 }
 
 }  // namespace kadril

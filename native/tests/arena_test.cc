@@ -104,13 +104,20 @@ void a_block_waits_for_its_users() {
   auto arena = small_arena();
   uint64_t board, block, again;
   CHECK_OK(arena->allocate_board(0, 4096, board));
-  auto users = reinterpret_cast<std::atomic<uint32_t>*>(arena->at(board));
-  users->store(1);
+  auto users = reinterpret_cast<Users*>(arena->at(board));
+  users->reset(1);
   CHECK_OK(arena->allocate(0, 4096, block));
   arena->release_when_unused(0, block, 4096, users);
   CHECK_OK(arena->allocate(0, 4096, again));
   CHECK(again != block);
-  users->store(0);
+  users->remove_one();
+  CHECK_OK(arena->allocate(0, 4096, again));
+  CHECK(again == block);
+  // The board serves others before anybody looks: the block's own users are gone all the same.
+  users->reset(1);
+  arena->release_when_unused(0, block, 4096, users);
+  users->remove_one();
+  users->reset(2);
   CHECK_OK(arena->allocate(0, 4096, again));
   CHECK(again == block);
 }

@@ -1,0 +1,40 @@
+"""A world of one: nothing moves, and everything else is as in any other group.
+
+Arguments are checked, scales are applied and results are copied as they would be among many ranks,
+so a program that runs alone has met every rule that it will meet in company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+from kadril.config import Config
+from kadril.errors import KadrilError
+from kadril.transport.meeting import Packet
+from kadril.transport.moves import MovingTransport
+
+__all__ = ["AloneTransport"]
+
+
+class AloneTransport(MovingTransport):
+    """A group of one rank."""
+
+    kind = "alone"
+
+    def __init__(self, world_rank: int = 0, config: Config | None = None) -> None:
+        super().__init__(0, 1, (world_rank,), config or Config())
+
+    def _subgroup(self, members: Sequence[int], label: str) -> AloneTransport:
+        return AloneTransport(self.world_ranks[0], self.config)
+
+    def _meet(self, record: torch.Tensor) -> NoReturn:
+        raise AssertionError("there is nobody to meet")
+
+    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> NoReturn:
+        raise AssertionError("there is nobody to exchange with")
+
+    def _leave(self, failure: KadrilError | None) -> None:
+        pass

@@ -1,0 +1,403 @@
+"""torch.distributed as a carrier: gloo between hosts, and device backends by name.
+
+The process groups are our own, made on the store that was given: torch's default group, made by the
+user before or after, is neither used nor touched. (`dist.new_group` would not do: it needs the
+default group, and names subgroups by how many groups a process has, which differs between ranks
+after a split.)
+
+What gloo lacks and this adds:
+
+- waits are cut into slices, so that an interrupt, a peer that gave up and a stall are seen while
+  waiting;
+- a late or lost rank is named, by the notes that ranks leave in the store (`rollcall.py`);
+- element types and ops that gloo cannot reduce, and an error where it would abort (`moves.py`).
+
+What gloo carries is not encrypted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from kadril.config import Config
+from kadril.errors import KadrilError, RendezvousError
+from kadril.transport.ending import Ending
+from kadril.transport.meeting import Packet
+from kadril.transport.moves import MovingTransport
+from kadril.transport.rollcall import RollCall
+from kadril.transport.trouble import name_ranks
+from kadril.transport.waiter import Waiter
+
+__all__ = ["C10dTransport"]
+
+# A process group: torch's stubs leave its collectives out.
+Group: TypeAlias = Any
+
+SLICE = timedelta(seconds=0.2)
+MARGIN = 2.0  # seconds by which our patience runs out before gloo's, since we can say on whom
+NEWS_AGE = 1.0  # seconds after which a rank asks whether others have left before it waits for them
+PROBE_INTERVAL = 0.5  # seconds between two looks at a connection whose packets do not come
+PACKET_TAG, PROBE_TAG = 1, 2
+SIGNS_OF_LOSS = ("closed by peer", "reset by peer", "Broken pipe")
+
+logger = logging.getLogger("kadril")
+
+
+class PacketWait:
+    """A wait for packets, one after the other.
+
+    Attributes:
+        peer: whose packet is waited for, or failed.
+        error: gloo's words, if one failed.
+    """
+
+    def __init__(self, works: Sequence[tuple[int, dist.Work]], timeout: float) -> None:
+        self.works = works
+        self.timeout = timeout
+        self.peer = works[0][0]
+        self.error = ""
+
+    def run(self) -> None:
+        """Wait for all, or until one fails."""
+        deadline = time.monotonic() + self.timeout
+        for peer, work in self.works:
+            self.peer = peer
+            try:
+                work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            except RuntimeError as error:
+                self.error = str(error) or type(error).__name__
+                return
+
+
+class C10dTransport(MovingTransport):
+    """A group of ranks connected by gloo."""
+
+    kind = "c10d"
+
+    @classmethod
+    def open(
+        cls,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        *,
+        world_ranks: Sequence[int],
+        backend: str = "gloo",
+        config: Config,
+        hostname: str = "",
+    ) -> C10dTransport:
+        """Connect the ranks of a group; all of them call it.
+
+        Args:
+            store: where they meet; with keys that nobody has used, i.e. a `PrefixStore` of its own.
+            rank: of this process, within the group.
+            size: number of ranks.
+            world_ranks: world rank of each.
+            backend: "gloo", or a backend of devices ("nccl", "xccl", "ucc"); CPU memory goes by
+                gloo anyway.
+            config: `patience`, `stall_warning` and `connect_timeout` are used.
+            hostname: address that gloo listens on, e.g. "127.0.0.1" where all ranks are on one
+                host; otherwise that of GLOO_SOCKET_IFNAME, or of the host's name.
+
+        Raises:
+            RendezvousError: not all ranks came within `config.connect_timeout`, or could not
+                connect.
+            UnsupportedError: this torch has no such backend.
+        """
+        if backend != "gloo":
+            from kadril.transport.device import DeviceTransport
+
+            return DeviceTransport(store, rank, size, world_ranks, config, hostname, backend)
+        return cls(store, rank, size, world_ranks, config, hostname)
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        world_ranks: Sequence[int],
+        config: Config,
+        hostname: str = "",
+    ) -> None:
+        super().__init__(rank, size, world_ranks, config)
+        living.add(self)
+        self.hostname = hostname
+        self._store = store
+        self._rollcall = RollCall(dist.PrefixStore("rollcall", store), rank, size)
+        self._has_noted_ending = False
+        self._last_news = self._last_probe = time.monotonic()
+        self._waiter = Waiter(f"kadril-c10d-{rank}")
+        self._group: Group = None
+        if size > 1:
+            self._check_in()
+            self._group = self._connect(self._make_gloo)
+
+    # Set-up.
+
+    def _check_in(self) -> None:
+        """Wait until every rank has come, so that those who did not can be named."""
+        keys = [f"here/{rank}" for rank in range(self.size)]
+        self._store.set(keys[self.rank], "1")
+        try:
+            self._store.wait(keys, timedelta(seconds=self.config.connect_timeout))
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"{self._absent(keys)} of {self.size} did not come within"
+                f" {self.config.connect_timeout:g} s. See what they print; raise"
+                " KADRIL_CONNECT_TIMEOUT if they need longer to start."
+            ) from error
+
+    def _absent(self, keys: Sequence[str]) -> str:
+        try:
+            present = [self._store.check([key]) for key in keys]
+        except RuntimeError:
+            return "the store is gone, so some rank"
+        return name_ranks(
+            [rank for rank, here in zip(self.world_ranks, present, strict=True) if not here]
+        )
+
+    def _connect(self, make: Callable[[timedelta], Group]) -> Group:
+        """Make a process group."""
+        try:
+            return make(timedelta(seconds=self.config.connect_timeout))
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"ranks found each other, but could not connect: {error}. If hosts have several"
+                " networks, set GLOO_SOCKET_IFNAME to the interface that joins them; look for a"
+                " firewall."
+            ) from error
+
+    def _make_gloo(self, timeout: timedelta) -> Group:
+        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # absent from the stubs
+        options._timeout = timeout
+        options._devices = [self._make_device()]
+        return dist.ProcessGroupGloo(
+            dist.PrefixStore("gloo", self._store), self.rank, self.size, options
+        )
+
+    def _make_device(self) -> object:
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+        if self.hostname:
+            return dist.ProcessGroupGloo.create_device(hostname=self.hostname)
+        if interface:
+            return dist.ProcessGroupGloo.create_device(interface=interface)
+        return dist.ProcessGroupGloo.create_default_device()
+
+    def _subgroup(self, members: Sequence[int], label: str) -> C10dTransport:
+        return C10dTransport(*self._subgroup_arguments(members, label))
+
+    def _subgroup_arguments(
+        self, members: Sequence[int], label: str
+    ) -> tuple[dist.Store, int, int, list[int], Config, str]:
+        store = dist.PrefixStore(f"split/{label}", self._store)
+        world_ranks = [self.world_ranks[rank] for rank in members]
+        return (
+            store,
+            members.index(self.rank),
+            len(members),
+            world_ranks,
+            self.config,
+            self.hostname,
+        )
+
+    # Movers.
+
+    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+        # As an all-to-all: gloo does that in one step, and a gather in p - 1.
+        given = record.repeat(self.size)
+        rows = torch.empty_like(given)
+        lengths = [record.numel()] * self.size
+        options = dist.AllToAllOptions()
+        options.timeout = timedelta(seconds=self.config.patience + MARGIN)
+        group = self._engine()
+        self._ask_for_news()
+        work = group.alltoall_base(rows, given, lengths, lengths, options)
+        try:
+            self._wait(work)
+        except BaseException:
+            if not work.is_completed():
+                # gloo still waits in a thread, and the end of the group would wait for that thread.
+                make_immortal(group, work, rows, given)
+            raise
+        return rows.view(self.size, -1)
+
+    def _wait(self, work: dist.Work) -> None:
+        """Wait for a work that runs in a thread of gloo's; the end of a slice leaves it running."""
+        is_warned = False
+        while True:
+            try:
+                work.wait(SLICE)
+            except RuntimeError:
+                if work.is_completed():
+                    break
+            else:
+                return
+            is_warned = self._look_around(is_warned)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._verdict(str(error)) from error
+
+    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+        group = self._engine()
+        works: list[tuple[int, dist.Work]] = []
+        peer = self.rank
+        try:
+            for peer, memory in recvs:
+                works.append((peer, group.recv([memory], peer, PACKET_TAG)))
+            for peer, memory in sends:
+                works.append((peer, group.send([memory], peer, PACKET_TAG)))
+        except RuntimeError as error:
+            raise self._verdict(str(error), peer) from error
+        # A wait for a packet cannot be cut into slices: at its end gloo closes all connections.
+        waiting = PacketWait(works, self.config.patience + MARGIN)
+        ticket = self._waiter.ask(waiting.run)
+        while not ticket.done.wait(SLICE.total_seconds()):
+            self._look_around(is_warned=True)
+            self._probe(group, waiting.peer)
+        if waiting.error:
+            raise self._verdict(waiting.error, waiting.peer)
+
+    def _probe(self, group: Group, peer: int) -> None:
+        """Raise if the connection to a peer is down.
+
+        gloo does not wake a wait for a packet of which a part has come when its sender dies; but it
+        refuses to begin another.
+        """
+        if time.monotonic() - self._last_probe < PROBE_INTERVAL:
+            return
+        self._last_probe = time.monotonic()
+        try:
+            group.recv([torch.empty(1, dtype=torch.uint8)], peer, PROBE_TAG)
+        except RuntimeError as error:
+            raise self._verdict(str(error), peer) from error
+
+    def _engine(self) -> Group:
+        """The process group, which another thread may just have given up."""
+        group = self._group
+        if group is None:
+            self._check_usable(self._call)
+        return group
+
+    def _leave(self, failure: KadrilError | None) -> None:
+        if not self._has_noted_ending:
+            self._note_ending(self._ending_of(failure))
+        self._waiter.dismiss()
+        self._group = None  # closes its connections, unless another thread is in a call
+
+    # Trouble.
+
+    def _ask_for_news(self) -> None:
+        """Raise if the group was given up while this rank was busy elsewhere.
+
+        A rank that gave up in the middle of a meeting may still be represented there by gloo's
+        threads.
+        """
+        if time.monotonic() - self._last_news > NEWS_AGE and self._has_obstacle():
+            raise self._verdict()
+
+    def _has_obstacle(self) -> bool:
+        """Whether some rank has left before it completed this call."""
+        return any(ending.num_completed < self.num_calls for ending in self._endings().values())
+
+    def _endings(self) -> dict[int, Ending]:
+        """Notes of ranks that left; none where the store is gone: gloo will tell what else is."""
+        self._last_news = time.monotonic()
+        try:
+            return self._rollcall.endings()
+        except RuntimeError as error:
+            logger.debug("no roll call, the store is gone: %s", error)
+            return {}
+
+    def _look_around(self, is_warned: bool) -> bool:
+        """Between two slices: see whether there is hope. Gives whether a warning was logged."""
+        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        if self._has_obstacle():
+            raise self._verdict()
+        elapsed = self._elapsed()
+        late = self._late()
+        if elapsed > self.config.patience:
+            raise self._trouble().late(late, self.config.patience)
+        if elapsed > self.config.stall_warning and not is_warned:
+            logger.warning(
+                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), elapsed
+            )
+            return True
+        return is_warned
+
+    def _late(self) -> list[int]:
+        """World ranks that do not wait in this call, as far as is known."""
+        try:
+            self._rollcall.note_waiting(self.num_calls)
+            return [self.world_ranks[rank] for rank in self._rollcall.late(self.num_calls)]
+        except RuntimeError as error:
+            logger.debug("no roll call, the store is gone: %s", error)
+            return []
+
+    def _verdict(self, words: str = "", suspect: int | None = None) -> KadrilError:
+        """What became of the group: by gloo's words, the peer they are about, and the notes."""
+        words = plain_words(words)
+        self._note_ending(
+            Ending("failed", self.num_completed, suspect, words or "others have left")
+        )
+        try:
+            silent = self._rollcall.silent()
+        except RuntimeError as error:
+            logger.debug("no roll call, the store is gone: %s", error)
+            silent = []
+        late = silent if suspect is None else [suspect]
+        return self._obstacle(self._endings()) or self._judge(words, late, silent)
+
+    def _judge(self, words: str, late: Sequence[int], silent: Sequence[int]) -> KadrilError:
+        """The error for gloo's words, where nobody has said that it left."""
+        trouble = self._trouble(f"gloo says: {words}" if words else "")
+        if "timed out" in words.lower():
+            return trouble.late([self.world_ranks[rank] for rank in late], self.config.patience)
+        if words and not any(sign in words for sign in SIGNS_OF_LOSS):
+            return trouble.unknown("gloo")
+        if len(silent) == 1:
+            return trouble.lost(self.world_ranks[silent[0]])
+        candidates = silent or [rank for rank in range(self.size) if rank != self.rank]
+        return trouble.lost(None, [self.world_ranks[rank] for rank in candidates])
+
+    def _note_ending(self, ending: Ending) -> None:
+        self._has_noted_ending = True
+        try:
+            self._rollcall.note_ending(ending)
+        except RuntimeError as error:
+            logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
+
+
+def plain_words(words: str) -> str:
+    """What gloo says, without the place in its source and the advice."""
+    return re.sub(r"^\[\S+:\d+\] ", "", words).partition(". This is typically")[0]
+
+
+def make_immortal(*objects: object) -> None:
+    """Keep objects alive until the process ends, and past the interpreter's own end."""
+    for item in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
+
+
+# A child made by fork() has the groups without their threads, which the end of a group waits for.
+living: weakref.WeakSet[C10dTransport] = weakref.WeakSet()
+
+
+def keep_groups() -> None:
+    """In a child: never end the groups of the parent."""
+    for transport in living:
+        make_immortal(transport._group)
+
+
+os.register_at_fork(after_in_child=keep_groups)

@@ -1,0 +1,349 @@
+"""Memory of devices: torch.distributed's own collectives, on the device.
+
+Tensors in CPU memory go as in `c10d.py`. Tensors on a device go by a process group of the device's
+backend (nccl, xccl, ucc), after the ranks have compared their calls over gloo. There the engine
+adds, in an order of its own, and knows fewer dtypes and ops; results are ordered on the current
+stream of the device, as torch has it.
+
+The collectives are tested with gloo in place of the device's backend; on nccl they have not been
+run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from kadril.config import Config
+from kadril.errors import KadrilError, UnsupportedError
+from kadril.transport import checks
+from kadril.transport.base import Message, Op
+from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
+from kadril.transport.c10d import C10dTransport, Group
+from kadril.transport.call import Call, counted, reduction, shaped
+
+__all__ = ["DeviceTransport"]
+
+REDUCE_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+}
+
+
+class DeviceTransport(C10dTransport):
+    """A group of ranks connected by gloo for the CPU, and by another backend for devices."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        world_ranks: Sequence[int],
+        config: Config,
+        hostname: str,
+        backend: str,
+    ) -> None:
+        group_class = find_group_class(backend)
+        super().__init__(store, rank, size, world_ranks, config, hostname)
+        self.backend = backend
+        self._device_group: Group = None
+        if size > 1:
+            place = dist.PrefixStore("device", store)
+            patience = timedelta(seconds=config.patience)
+            self._device_group = self._connect(lambda _: group_class(place, rank, size, patience))
+
+    def _subgroup(self, members: Sequence[int], label: str) -> DeviceTransport:
+        return DeviceTransport(*self._subgroup_arguments(members, label), self.backend)
+
+    def _leave(self, failure: KadrilError | None) -> None:
+        super()._leave(failure)
+        self._device_group = None
+
+    def _is_ours(self, array: Array) -> bool:
+        """Whether an array is on a device."""
+        return isinstance(array, torch.Tensor) and not array.is_cpu
+
+    # Collectives.
+
+    def allreduce(
+        self,
+        array: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; every rank gets the result."""
+        if not self._is_ours(array):
+            super().allreduce(array, op, out=out, prescale=prescale, postscale=postscale, name=name)
+            return
+        source, _, _ = checks.check_allreduce(array, op, out, look=as_device_buffer)
+        memory = placed(shaped(source), array)
+        call = reduction("allreduce", memory, op, prescale=prescale, postscale=postscale, name=name)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(REDUCE_OPS[op])
+        given, result = flat(array), flat(array if out is None else out)
+        with self._running(call) as run:
+            scale(result.copy_(given), prescale)
+            run(lambda group: group.allreduce([result], options))
+            scale(result, postscale)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; the root gets the result."""
+        if not self._is_ours(array):
+            super().reduce(
+                array, root, op, out=out, prescale=prescale, postscale=postscale, name=name
+            )
+            return
+        source, _, _, root = checks.check_reduce(
+            array, root, op, out, rank=self.rank, size=self.size, look=as_device_buffer
+        )
+        memory = placed(shaped(source), array)
+        call = reduction(
+            "reduce", memory, op, root=root, prescale=prescale, postscale=postscale, name=name
+        )
+        work = scale(flat(array).clone(), prescale)
+        with self._running(call) as run:
+            reduce_part(run, work, op, root)
+            if self.rank == root:
+                flat(array if out is None else out).copy_(scale(work, postscale))
+
+    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
+        """Copy the root's array into every rank's."""
+        if not self._is_ours(array):
+            super().broadcast(array, root, name=name)
+            return
+        buffer, root = checks.check_broadcast(array, root, size=self.size, look=as_device_buffer)
+        call = Call("broadcast", (placed(shaped(buffer), array), f"root={root}"), name=name)
+        with self._running(call) as run:
+            broadcast_part(run, flat(array), root)
+
+    def allgatherv(
+        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    ) -> None:
+        """Concatenate the arrays of all ranks, in rank order, on every rank."""
+        if not self._is_ours(array):
+            super().allgatherv(array, out, counts, name=name)
+            return
+        source, _, counts = checks.check_allgatherv(
+            array, out, counts, rank=self.rank, size=self.size, look=as_device_buffer
+        )
+        call = Call("allgatherv", (placed(counted(source, counts), array),), name=name)
+        with self._running(call) as run:
+            parts = torch.split(flat(out), list(counts))
+            if source.count:
+                parts[self.rank].copy_(flat(array))
+            for root, part in enumerate(parts):
+                broadcast_part(run, part, root)
+
+    def reduce_scatterv(
+        self,
+        array: Array,
+        out: Array,
+        counts: Sequence[int],
+        op: Op = "sum",
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; rank r gets the r-th part."""
+        if not self._is_ours(array):
+            super().reduce_scatterv(
+                array, out, counts, op, prescale=prescale, postscale=postscale, name=name
+            )
+            return
+        source, _, counts, _ = checks.check_reduce_scatterv(
+            array, out, counts, op, rank=self.rank, size=self.size, look=as_device_buffer
+        )
+        memory = placed(counted(source, counts), array)
+        call = reduction(
+            "reduce_scatterv", memory, op, prescale=prescale, postscale=postscale, name=name
+        )
+        parts = torch.split(scale(flat(array).clone(), prescale), list(counts))
+        with self._running(call) as run:
+            for root, part in enumerate(parts):
+                reduce_part(run, part, op, root)
+            flat(out).copy_(scale(parts[self.rank], postscale))
+
+    def alltoallv(
+        self,
+        array: Array,
+        send_counts: Sequence[int],
+        out: Array,
+        recv_counts: Sequence[int],
+        *,
+        name: str = "",
+    ) -> None:
+        """Send the r-th part of `array` to rank r; `out` is what came here, in rank order."""
+        if not self._is_ours(array):
+            super().alltoallv(array, send_counts, out, recv_counts, name=name)
+            return
+        source, _, sends, recvs = checks.check_alltoallv(
+            array,
+            send_counts,
+            out,
+            recv_counts,
+            rank=self.rank,
+            size=self.size,
+            look=as_device_buffer,
+        )
+        own = f"send {counted(source, sends)}", f"recv {counted(source, recvs)}"
+        call = Call("alltoallv", (placed(source.dtype.name, array),), own, name)
+        given, result = flat(array), flat(out)
+        with self._running(call, (sends, recvs)) as run:
+            if self.size == 1:
+                result.copy_(given)
+            run(lambda group: group.alltoall_base(result, given, list(recvs), list(sends)))
+
+    def exchange(
+        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    ) -> None:
+        """Send to and receive from any set of neighbours in one call, by way of the host.
+
+        A rank without neighbours cannot know whether those of the others are on a device, so all of
+        them meet on the CPU.
+        """
+        copies = [(peer, array, on_host(array)) for peer, array in recvs]
+        super().exchange(
+            [(peer, on_host(array)) for peer, array in sends],
+            [(peer, copy) for peer, _, copy in copies],
+            name=name,
+        )
+        for _, array, copy in copies:
+            if copy is not array:
+                flat(array).copy_(flat(copy))
+
+    # Engine.
+
+    @contextmanager
+    def _running(
+        self, call: Call, pairs: tuple[Sequence[int], Sequence[int]] | None = None
+    ) -> Iterator[Run]:
+        """Hold the group for one call, agree on it, and give what runs works of the engine."""
+        with self._calling(call):
+            if pairs is None:
+                self._agree(call)
+            else:
+                self._agree_in_pairs(call, *pairs)
+            yield self._run
+
+    def _run(self, start: Callable[[Group], dist.Work]) -> None:
+        """Run one work of the engine; in a group of one there is nothing to run."""
+        group = self._device_group
+        if self.size == 1:
+            return
+        if group is None:
+            self._check_usable(self._call)
+        try:
+            work = start(group)
+        except (RuntimeError, ValueError, TypeError) as error:
+            # Refused before anything moved, for a reason that all ranks share: their calls agree.
+            raise UnsupportedError(
+                f"{self._call.text}: {self.backend} cannot do that ({error}); use another dtype or"
+                " op, or tensor.cpu()"
+            ) from error
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._verdict(str(error)) from error
+
+
+Run: TypeAlias = Callable[[Callable[[Group], dist.Work]], None]
+
+
+def find_group_class(backend: str) -> Callable[..., Group]:
+    """The class of a backend's process groups.
+
+    Raises:
+        UnsupportedError: this torch has none of that name.
+    """
+    classes = {
+        name.removeprefix("ProcessGroup").lower(): getattr(dist, name)
+        for name in dir(dist)
+        if name.startswith("ProcessGroup") and name != "ProcessGroup"
+    }
+    if backend not in classes:
+        raise UnsupportedError(
+            f"this torch has no backend {backend!r}, only {', '.join(sorted(classes))}; install a"
+            " torch that was built for the device, or use the backend gloo and tensor.cpu()"
+        )
+    group_class: Callable[..., Group] = classes[backend]
+    return group_class
+
+
+def as_device_buffer(array: Array) -> Buffer:
+    """Look at a tensor on any device as a buffer; raises like `as_buffer`."""
+    if not isinstance(array, torch.Tensor):
+        raise TypeError(
+            f"expected a torch tensor beside tensors on a device, got {type(array).__name__}"
+        )
+    dtype = TORCH_DTYPES.get(array.dtype)
+    if dtype is None:
+        raise UnsupportedError(
+            f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
+        )
+    if not array.is_contiguous():
+        raise ValueError(
+            f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()"
+        )
+    return Buffer(array.data_ptr(), array.numel(), dtype, tuple(array.shape))
+
+
+def placed(text: str, array: Array) -> str:
+    """`float32[3] on cuda`: memory of a device is not taken for memory of the CPU."""
+    return f"{text} on {array.device.type}" if isinstance(array, torch.Tensor) else text
+
+
+def flat(array: Array) -> torch.Tensor:
+    """A contiguous tensor in one dimension, without a copy."""
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+    return tensor.detach().reshape(-1)
+
+
+def on_host(array: Array) -> Array:
+    """A tensor in CPU memory: itself, or a copy."""
+    return array.cpu() if isinstance(array, torch.Tensor) else array
+
+
+def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """Multiply in place."""
+    return tensor if factor == 1.0 else tensor.mul_(factor)
+
+
+def broadcast_part(run: Run, part: torch.Tensor, root: int) -> None:
+    """Copy the root's tensor into every rank's, unless it is empty."""
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    if part.numel():
+        run(lambda group: group.broadcast([part], options))
+
+
+def reduce_part(run: Run, part: torch.Tensor, op: Op, root: int) -> None:
+    """Reduce to the root in place, unless it is empty; elsewhere the tensor is left undefined."""
+    options = dist.ReduceOptions()
+    options.reduceOp = dist.ReduceOp(REDUCE_OPS[op])
+    options.rootRank = root
+    if part.numel():
+        run(lambda group: group.reduce([part], options))

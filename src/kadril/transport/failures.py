@@ -1,0 +1,110 @@
+"""Failures of the native core as exceptions that teach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kadril._native import Failure
+from kadril.errors import (
+    ClosedError,
+    ForkedError,
+    KadrilError,
+    NoRoomError,
+    PeerLost,
+    Revoked,
+    Stalled,
+    UnsupportedError,
+)
+from kadril.transport.call import mismatch
+
+__all__ = ["to_exception"]
+
+
+def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
+    """The exception for a failure in the group whose members have these world ranks."""
+    reason = failure.reason
+    if reason == "mismatch":
+        return mismatch(failure.calls, world_ranks)
+    if reason in ("peer_lost", "peer_left", "stalled", "revoked"):
+        return peer_error(failure, world_ranks)
+    if reason == "no_room":
+        return no_room(failure, world_ranks)
+    if reason == "forked":
+        return ForkedError(
+            "this process was made by fork() from a rank and is not one itself; start ranks with `kadril run`,"
+            " and helper processes (such as DataLoader workers) without using kadril in them"
+        )
+    if reason == "closed":
+        return ClosedError("this group was closed; it cannot be used any more")
+    if reason == "unsupported":
+        return UnsupportedError(f"{failure.detail}: the op makes no sense for this dtype")
+    if reason == "invalid":
+        return ValueError(failure.detail)
+    return KadrilError(f"{reason}: {failure.detail}")
+
+
+def peer_error(failure: Failure, world_ranks: Sequence[int]) -> KadrilError:
+    """The exception for a peer that is gone, late, or gave the group up."""
+    rank = world_ranks[failure.member]
+    where = f"in {failure.detail} after {failure.elapsed:.3f} s"
+    fields = {
+        "rank": rank,
+        "operation": failure.detail.partition("(")[0],
+        "name": name_in(failure.detail),
+        "elapsed": failure.elapsed,
+    }
+    if failure.reason == "peer_lost":
+        return PeerLost(
+            f"rank {rank} is dead, noticed {where}. This group cannot go on. The launcher's summary says how that"
+            " rank ended; look at its last lines first.",
+            **fields,  # type: ignore[arg-type]
+        )
+    if failure.reason == "peer_left":
+        return PeerLost(
+            f"rank {rank} has left the group, noticed {where}. It called close() or shutdown() while others still"
+            " had collectives to do: let every rank make the same calls, and leave after the last.",
+            **fields,  # type: ignore[arg-type]
+        )
+    if failure.reason == "revoked":
+        return Revoked(
+            f"rank {rank} gave this group up, noticed {where}. It was interrupted, or called revoke() or close()"
+            " during a collective; its own output says why.",
+            **fields,  # type: ignore[arg-type]
+        )
+    return stalled(failure, world_ranks, where, fields)
+
+
+def stalled(
+    failure: Failure, world_ranks: Sequence[int], where: str, fields: dict[str, object]
+) -> Stalled:
+    """The exception for a peer that lives but did not come."""
+    state = "stopped" if failure.stopped else "late"
+    others = [world_ranks[member] for member in failure.late if member != failure.member]
+    also = f" Also waited for: {', '.join(map(str, others))}." if others else ""
+    remedy = (
+        "It is held by SIGSTOP or a debugger; `kill -CONT` lets it go on."
+        if failure.stopped
+        else "It is alive: it does something else, or skipped this call; py-spy dump --pid shows what."
+    )
+    return Stalled(
+        f"rank {fields['rank']} is {state}, given up {where}.{also} {remedy} KADRIL_PATIENCE sets how long to wait.",
+        state=state,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def no_room(failure: Failure, world_ranks: Sequence[int]) -> NoRoomError:
+    """The exception for memory that could not be had."""
+    who = f"rank {world_ranks[failure.member]}: " if failure.member >= 0 else ""
+    have = f", {failure.available:,} can be had" if failure.available >= 0 else ""
+    return NoRoomError(
+        f"{who}no room to share {failure.needed:,} bytes{have}: {failure.detail}. Share less, or give the"
+        " machine or container more memory.",
+        needed=failure.needed,
+        available=failure.available if failure.available >= 0 else None,
+    )
+
+
+def name_in(text: str) -> str:
+    """The name within the text of a call."""
+    return text.partition("name='")[2].removesuffix("')")

@@ -1,0 +1,295 @@
+"""A meeting: ranks of one group come together for a call and compare what they call.
+
+`Meeting` is the lower half of a network transport. It holds what every call needs whatever it
+moves: that the group is usable, that one thread is served at a time, that all ranks call the same,
+and that a rank which fails does not leave the others waiting. The upper half, `moves.py`, moves the
+data.
+
+    rank 0   allreduce(float32[3], sum) --+
+    rank 1   allreduce(float32[3], sum) --+-- records equal?  yes: go on, with what rode along
+    rank 2   allreduce(float32[4], sum) --+                    no: MismatchError on all of them
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import torch
+
+from kadril.config import Config
+from kadril.errors import (
+    ClosedError,
+    ForkedError,
+    KadrilError,
+    MismatchError,
+    PeerError,
+    Revoked,
+    Stalled,
+    TransportError,
+)
+from kadril.transport.buffer import as_bytes
+from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
+from kadril.transport.ending import Ending
+from kadril.transport.trouble import Trouble, revoked_text
+
+__all__ = ["INLINE_BYTES", "Meeting", "Packet"]
+
+Packet: TypeAlias = tuple[int, torch.Tensor]  # (peer, its bytes): never empty, never to oneself
+
+INLINE_BYTES = 64  # that ride along in the record of a meeting
+
+logger = logging.getLogger("kadril")
+
+
+class Meeting(abc.ABC):
+    """The ranks of one group, and how they come together.
+
+    Attributes:
+        kind: the name of the transport.
+        rank: of this process, within the group.
+        size: number of ranks.
+        world_ranks: world rank of each rank of the group.
+        config: options of the world.
+        num_calls: calls that this rank has begun; equal on all ranks that meet.
+        num_completed: calls that it has ended with a result, or with a mismatch.
+    """
+
+    kind: str
+
+    def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
+        if len(world_ranks) != size or not 0 <= rank < size:
+            raise ValueError(
+                f"rank {rank} of {size} does not fit the world ranks {list(world_ranks)}"
+            )
+        self.rank = rank
+        self.size = size
+        self.world_ranks = tuple(world_ranks)
+        self.config = config
+        self.num_calls = 0
+        self.num_completed = 0
+        self._call = Call("idle")
+        self._began = 0.0
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._failure: KadrilError | None = None
+        self._reason = ""  # given to revoke()
+
+    # What an engine supplies.
+
+    @abc.abstractmethod
+    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+        """All-gather a short record: row r of the result is what rank r gave. All rows are as long.
+
+        Ranks wait for each other here, so here a late rank is named and a dead one noticed. Never
+        called in a group of one.
+
+        Raises:
+            PeerError: a rank is lost, or late beyond `config.patience`, or gave the group up.
+            TransportError: the engine failed otherwise.
+        """
+
+    @abc.abstractmethod
+    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+        """Carry packets between ranks that have met; those between the same two arrive in order.
+
+        Raises like `_meet`.
+        """
+
+    @abc.abstractmethod
+    def _leave(self, failure: KadrilError | None) -> None:
+        """Let go of the engine, and tell ranks that wait for this one: it failed, or closed (None).
+
+        Called once. Another thread may be in `_meet` or `_exchange`.
+        """
+
+    # The life of a group.
+
+    def revoke(self, reason: str = "") -> None:
+        """Give the group up: every rank that waits in it, or calls it later, raises `Revoked`."""
+        if not self._closed and self._pid == os.getpid():
+            me = self.world_ranks[self.rank]
+            self._reason = reason
+            self._fail(Revoked(revoked_text(me, reason), rank=me, operation=self._call.operation))
+
+    def close(self) -> None:
+        """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        if self._failure is None:
+            self._leave(None)
+
+    @contextmanager
+    def _calling(self, call: Call) -> Iterator[None]:
+        """Hold the group for one call; two threads are served one after the other, never mixed."""
+        self._check_usable(call)
+        with self._lock:
+            self._check_usable(call)
+            self.num_calls += 1
+            self._call, self._began = call, time.monotonic()
+            try:
+                yield
+                self.num_completed = self.num_calls
+            except MismatchError:
+                self.num_completed = self.num_calls
+                raise
+            except ClosedError:
+                raise  # by another thread, which has told the others
+            except (PeerError, TransportError) as error:
+                self._fail(error)
+                raise
+            except BaseException as error:
+                # An interrupt, or no memory, in the middle of a call: the others must not wait for
+                # this rank.
+                self.revoke(f"{type(error).__name__} in {call.text}")
+                raise
+
+    def _check_usable(self, call: Call) -> None:
+        """Raise what a call on this group has to raise, if anything."""
+        if self._pid != os.getpid():
+            raise ForkedError(
+                f"{call.text}: this process was forked from rank {self.world_ranks[self.rank]} and"
+                " is no rank itself; start workers with the 'spawn' or 'forkserver' method, or let"
+                " only the parent communicate"
+            )
+        if self._closed:
+            raise ClosedError(f"{call.text}: this group was closed; make a new one")
+        if self._failure is not None:
+            raise again(self._failure, call)
+
+    def _fail(self, error: KadrilError) -> None:
+        """Give the group up for good, once."""
+        if self._failure is None:
+            self._failure = error
+            self._leave(error)
+
+    def _elapsed(self) -> float:
+        """Seconds since the call began."""
+        return time.monotonic() - self._began
+
+    def _ending_of(self, failure: KadrilError | None) -> Ending:
+        """The note for the others when this rank leaves."""
+        if failure is None:
+            return Ending("closed", self.num_completed)
+        if isinstance(failure, Revoked) and failure.rank == self.world_ranks[self.rank]:
+            return Ending("revoked", self.num_completed, self.rank, self._reason)
+        kind = "stalled" if isinstance(failure, Stalled) else "failed"
+        culprit = getattr(failure, "rank", None)
+        index = self.world_ranks.index(culprit) if culprit in self.world_ranks else None
+        return Ending(kind, self.num_completed, index, str(failure))
+
+    def _obstacle(self, endings: Mapping[int, Ending]) -> KadrilError | None:
+        """The error for this call, if a rank said that it left before completing it."""
+        left = {
+            rank: ending
+            for rank, ending in endings.items()
+            if rank != self.rank and ending.num_completed < self.num_calls
+        }
+        for kind in ("revoked", "closed", "stalled"):
+            for rank, ending in left.items():
+                if ending.kind == kind:
+                    return self._left_by(rank, ending)
+        return None
+
+    def _left_by(self, rank: int, ending: Ending) -> KadrilError:
+        """What the note of a rank means to this one."""
+        trouble, world_rank = self._trouble(), self.world_ranks[rank]
+        if ending.kind == "revoked":
+            return trouble.revoked(world_rank, ending.reason)
+        if ending.kind == "closed":
+            return trouble.closed(world_rank)
+        culprit = ending.culprit
+        if culprit is None or culprit in (rank, self.rank) or culprit >= self.size:
+            return trouble.abandoned(world_rank, ending.reason)
+        return trouble.late([self.world_ranks[culprit]], self.config.patience)
+
+    def _trouble(self, words: str = "") -> Trouble:
+        """What the errors about peers are made of."""
+        return Trouble(self._call, self._elapsed(), words)
+
+    # Agreement.
+
+    def _agree(self, call: Call, payload: torch.Tensor | None = None) -> torch.Tensor:
+        """Compare the calls of all ranks, and give every rank the payloads of all.
+
+        A payload is flat bytes, as many on all ranks whose calls agree. Row r of the result is rank
+        r's.
+
+        Raises:
+            MismatchError: on all ranks alike; nothing was moved.
+        """
+        if payload is None:
+            payload = torch.empty(0, dtype=torch.uint8)
+        if self.size == 1:
+            return payload.view(1, -1)
+        num_inline = payload.numel() if payload.numel() <= INLINE_BYTES else 0
+        record = torch.zeros(DIGEST_BYTES + INLINE_BYTES, dtype=torch.uint8)
+        record[:DIGEST_BYTES] = as_tensor(call.digest())
+        record[DIGEST_BYTES : DIGEST_BYTES + num_inline] = payload[:num_inline]
+        records = self._meet(record)
+        if not bool((records[:, :DIGEST_BYTES] == record[:DIGEST_BYTES]).all()):
+            raise self._mismatch(call)
+        if num_inline == payload.numel():
+            return records[:, DIGEST_BYTES : DIGEST_BYTES + num_inline]
+        return self._gather(payload)
+
+    def _agree_in_pairs(self, call: Call, sends: Sequence[int], recvs: Sequence[int]) -> None:
+        """Compare the calls, then what each rank sends to each other with what that one expects.
+
+        All ranks see the whole table, so all of them raise, also those whose own pairs agree.
+        """
+        row = torch.tensor([sends, recvs], dtype=torch.int64)
+        rows = self._agree(call, as_bytes(row)).contiguous()
+        tables = rows.view(torch.int64).view(self.size, 2, self.size)
+        differences = (tables[:, 0] != tables[:, 1].t()).nonzero().tolist()
+        if differences:
+            sender, receiver = (self.world_ranks[rank] for rank in differences[0])
+            raise self._mismatch(
+                call,
+                f"what rank {sender} sends to rank {receiver} is not what rank {receiver} expects",
+            )
+
+    def _mismatch(self, call: Call, detail: str = "") -> MismatchError:
+        """Ask every rank what it called; all ranks come here together."""
+        text = torch.zeros(
+            MAX_SHOWN * 4, dtype=torch.uint8
+        )  # utf-8 takes at most 4 bytes a character
+        encoded = call.text.encode()
+        text[: len(encoded)] = as_tensor(encoded)
+        texts = [as_data(row).rstrip(b"\0").decode(errors="replace") for row in self._meet(text)]
+        return mismatch(texts, self.world_ranks, detail)
+
+    def _gather(self, payload: torch.Tensor) -> torch.Tensor:
+        """All-gather flat bytes, as many on every rank."""
+        rows = torch.empty((self.size, payload.numel()), dtype=torch.uint8)
+        rows[self.rank] = payload
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        self._exchange(
+            [(rank, payload) for rank in others], [(rank, rows[rank]) for rank in others[::-1]]
+        )
+        return rows
+
+
+def again(failure: KadrilError, call: Call) -> KadrilError:
+    """The error of a call on a group that failed before: same type, same fields."""
+    error = type(failure)(f"{call.text}: this group failed before: {failure}")
+    error.__dict__.update(failure.__dict__)
+    return error
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    """Bytes as a tensor."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def as_data(tensor: torch.Tensor) -> bytes:
+    """A tensor as bytes."""
+    return bytes(tensor.numpy())

@@ -1,0 +1,367 @@
+"""Collectives over anything that can carry bytes; the reduction is ours.
+
+An engine below (gloo, MPI) carries packets and knows nothing of element types. Sums are made by the
+native kernel in rank order, so every transport gives the same bits, for every dtype, whatever the
+engine can add. Each call is a meeting (`meeting.py`), then packets:
+
+    bytes             allreduce
+    up to 64          they ride along in the meeting
+    up to 16 KiB      1 exchange: everybody gets everything and reduces it
+    more              2 exchanges for each segment of 32 MiB:
+
+    rank 0  [00 01 02]             00 + 10 + 20 = s0                  [s0 s1 s2]
+    rank 1  [10 11 12]  --parts->  01 + 11 + 21 = s1  --results->     [s0 s1 s2]
+    rank 2  [20 21 22]             02 + 12 + 22 = s2                  [s0 s1 s2]
+
+With p ranks and n bytes a rank sends 2 n (p - 1) / p of them, the least possible. The other
+reductions are the first half of that, with the results sent to one rank or to none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril import _native
+from kadril.config import Config
+from kadril.transport import checks
+from kadril.transport.base import Message, Op
+from kadril.transport.buffer import Array, Buffer, DType, as_bytes
+from kadril.transport.call import Call, counted, reduction, shaped
+from kadril.transport.meeting import INLINE_BYTES, Meeting, Packet, as_data, as_tensor
+from kadril.transport.parts import even_parts, segments, view_parts
+
+__all__ = ["MovingTransport"]
+
+SMALL_BYTES = 16 << 10  # up to here one exchange more costs more than the bytes it saves
+SEGMENT_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
+SPLIT_RECORD = struct.Struct("<?qq")  # takes part, color, key
+
+
+class Kernel(NamedTuple):
+    """A reduction, ready to run over addresses."""
+
+    dtype: DType
+    op_code: int
+    prescale: float
+    postscale: float
+
+    def reduce(self, target: torch.Tensor, sources: Sequence[torch.Tensor]) -> None:
+        """Write the reduction of the sources, in their order, to `target`; it may be one."""
+        if target.numel():
+            _native.reduce_local(
+                [target.data_ptr()],
+                [source.data_ptr() for source in sources],
+                target.numel() // self.dtype.itemsize,
+                self.dtype.code,
+                self.op_code,
+                self.prescale,
+                self.postscale,
+            )
+
+
+class MovingTransport(Meeting):
+    """A transport made of `_meet`, `_exchange` and `_subgroup`; see `base.py` for its methods."""
+
+    def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
+        super().__init__(rank, size, world_ranks, config)
+        self._num_splits = 0
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    def _subgroup(self, members: Sequence[int], label: str) -> MovingTransport:
+        """Make a transport for some ranks of this group, in that order; all of them call it.
+
+        Args:
+            members: ranks of this group.
+            label: unique among the groups that are made of this one.
+        """
+        raise NotImplementedError
+
+    # Collectives.
+
+    def allreduce(
+        self,
+        array: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; every rank gets the result."""
+        source, _, code = checks.check_allreduce(array, op, out)
+        call = reduction(
+            "allreduce", shaped(source), op, prescale=prescale, postscale=postscale, name=name
+        )
+        kernel = Kernel(source.dtype, code, prescale, postscale)
+        given, result = as_bytes(array), as_bytes(array if out is None else out)
+        with self._calling(call):
+            if self._is_small(source):
+                kernel.reduce(result, list(self._agree(call, given)))
+                return
+            self._agree(call)
+            for begin, end in segments(source.nbytes, SEGMENT_BYTES):
+                parts = even_parts(end - begin, self.size, source.dtype.itemsize)
+                mine = view_parts(result[begin:end], parts)[self.rank]
+                self._reduce_own(kernel, view_parts(given[begin:end], parts), mine)
+                self._share(result[begin:end], parts)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; the root gets the result."""
+        source, _, code, root = checks.check_reduce(
+            array, root, op, out, rank=self.rank, size=self.size
+        )
+        call = reduction(
+            "reduce",
+            shaped(source),
+            op,
+            root=root,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+        )
+        kernel = Kernel(source.dtype, code, prescale, postscale)
+        given, is_root = as_bytes(array), self.rank == root
+        result = as_bytes(out) if is_root and out is not None else given
+        with self._calling(call):
+            if self._is_small(source):
+                rows = self._agree(call, given)
+                if is_root:
+                    kernel.reduce(result, list(rows))
+                return
+            self._agree(call)
+            for begin, end in segments(source.nbytes, SEGMENT_BYTES):
+                self._reduce_segment(kernel, root, given[begin:end], result[begin:end])
+
+    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
+        """Copy the root's array into every rank's."""
+        buffer, root = checks.check_broadcast(array, root, size=self.size)
+        call = Call("broadcast", (shaped(buffer), f"root={root}"), name=name)
+        memory = as_bytes(array)
+        with self._calling(call):
+            if memory.numel() <= INLINE_BYTES:
+                memory.copy_(self._agree(call, memory)[root])
+                return
+            self._agree(call)
+            if self._is_small(buffer) or self.size == 2:
+                self._give(root, [memory] * self.size, memory)
+                return
+            # The root gives each rank a part, and the ranks give their parts to each other: so the
+            # root sends each byte twice at most, instead of once to every rank.
+            parts = even_parts(memory.numel(), self.size, 1)
+            views = view_parts(memory, parts)
+            self._give(root, views, views[self.rank])
+            self._share(memory, parts)
+
+    def allgatherv(
+        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    ) -> None:
+        """Concatenate the arrays of all ranks, in rank order, on every rank."""
+        source, _, counts = checks.check_allgatherv(
+            array, out, counts, rank=self.rank, size=self.size
+        )
+        call = Call("allgatherv", (counted(source, counts),), name=name)
+        parts = [count * source.dtype.itemsize for count in counts]
+        result = as_bytes(out)
+        with self._calling(call):
+            self._agree(call)
+            mine = view_parts(result, parts)[self.rank]
+            if mine.data_ptr() != source.address:
+                mine.copy_(as_bytes(array))
+            self._share(result, parts)
+
+    def reduce_scatterv(
+        self,
+        array: Array,
+        out: Array,
+        counts: Sequence[int],
+        op: Op = "sum",
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce over all ranks; rank r gets the r-th part."""
+        source, _, counts, code = checks.check_reduce_scatterv(
+            array, out, counts, op, rank=self.rank, size=self.size
+        )
+        memory = counted(source, counts)
+        call = reduction(
+            "reduce_scatterv", memory, op, prescale=prescale, postscale=postscale, name=name
+        )
+        kernel = Kernel(source.dtype, code, prescale, postscale)
+        views = view_parts(as_bytes(array), [count * source.dtype.itemsize for count in counts])
+        result = as_bytes(out)
+        with self._calling(call):
+            self._agree(call)
+            step = max(SEGMENT_BYTES // self.size // 16, 1) * 16  # whole elements of every dtype
+            for begin in range(0, max(view.numel() for view in views), step):
+                pieces = [view[begin : begin + step] for view in views]
+                self._reduce_own(kernel, pieces, result[begin : begin + step])
+
+    def alltoallv(
+        self,
+        array: Array,
+        send_counts: Sequence[int],
+        out: Array,
+        recv_counts: Sequence[int],
+        *,
+        name: str = "",
+    ) -> None:
+        """Send the r-th part of `array` to rank r; `out` is what came here, in rank order."""
+        source, _, send_counts, recv_counts = checks.check_alltoallv(
+            array, send_counts, out, recv_counts, rank=self.rank, size=self.size
+        )
+        own = f"send {counted(source, send_counts)}", f"recv {counted(source, recv_counts)}"
+        call = Call("alltoallv", (source.dtype.name,), own, name)
+        given = view_parts(as_bytes(array), [n * source.dtype.itemsize for n in send_counts])
+        result = view_parts(as_bytes(out), [n * source.dtype.itemsize for n in recv_counts])
+        with self._calling(call):
+            self._agree_in_pairs(call, send_counts, recv_counts)
+            self._carry(list(enumerate(given)), list(enumerate(result)))
+
+    def exchange(
+        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    ) -> None:
+        """Send to and receive from any set of neighbours in one call."""
+        sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
+        own = tuple(f"to {peer}: {checks.describe(buffer)}" for peer, buffer, _ in sent)
+        own += tuple(f"from {peer}: {checks.describe(buffer)}" for peer, buffer, _ in received)
+        call = Call("exchange", (), own, name)
+        with self._calling(call):
+            self._agree_in_pairs(
+                call, pair_digests(sent, self.size), pair_digests(received, self.size)
+            )
+            self._carry(
+                [(message.peer, as_bytes(message.array)) for message in sent],
+                [(message.peer, as_bytes(message.array)) for message in received],
+            )
+
+    def barrier(self, *, name: str = "") -> None:
+        """Return when every rank has called it."""
+        call = Call("barrier", name=name)
+        with self._calling(call):
+            self._agree(call)
+
+    def split(self, color: int | None, *, key: int | None = None) -> MovingTransport | None:
+        """Make a transport for each set of ranks that give the same color."""
+        color, key = checks.check_split(color, key, self.rank)
+        call = Call("split")
+        record = as_tensor(SPLIT_RECORD.pack(color is not None, color or 0, key))
+        with self._calling(call):
+            choices = [SPLIT_RECORD.unpack(as_data(row)) for row in self._agree(call, record)]
+            self._num_splits += 1
+            if color is None:
+                return None
+            members = sorted(
+                (their_key, rank)
+                for rank, (takes_part, their_color, their_key) in enumerate(choices)
+                if takes_part and their_color == color
+            )
+            return self._subgroup([rank for _, rank in members], f"{self._num_splits}.{color}")
+
+    def close(self) -> None:
+        """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
+        super().close()
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    # Movements.
+
+    def _carry(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+        """`_exchange`, with packets to oneself copied and empty ones left out."""
+        own_sends = [data for peer, data in sends if peer == self.rank]
+        own_recvs = [memory for peer, memory in recvs if peer == self.rank]
+        for data, memory in zip(own_sends, own_recvs, strict=True):
+            memory.copy_(data)
+        sends, recvs = self._spread(sends, 1), self._spread(recvs, -1)
+        if sends or recvs:
+            self._exchange(sends, recvs)
+
+    def _spread(self, packets: Sequence[Packet], direction: int) -> list[Packet]:
+        """Packets to others, in such an order that not all ranks send to rank 0 first."""
+        others = [packet for packet in packets if packet[0] != self.rank and packet[1].numel()]
+        return sorted(others, key=lambda packet: (packet[0] - self.rank) * direction % self.size)
+
+    def _give(self, root: int, pieces: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        """Carry piece r of the root to `mine` of rank r."""
+        if self.rank == root:
+            self._carry([(rank, piece) for rank, piece in enumerate(pieces) if rank != root], [])
+        else:
+            self._carry([], [(root, mine)])
+
+    def _share(self, memory: torch.Tensor, parts: Sequence[int]) -> None:
+        """Give the own part of `memory` to all, and fill in theirs."""
+        views = view_parts(memory, parts)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._carry(
+            [(rank, views[self.rank]) for rank in others], [(rank, views[rank]) for rank in others]
+        )
+
+    def _reduce_own(
+        self, kernel: Kernel, pieces: Sequence[torch.Tensor], target: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Give piece r to rank r, reduce what the others gave to this one, and give the result.
+
+        The target may be the own piece; where it is None the result is in memory that the next call
+        reuses.
+        """
+        mine = pieces[self.rank]
+        sources = view_parts(self._scratch_of(mine.numel() * self.size), [mine.numel()] * self.size)
+        target = sources[self.rank] if target is None else target
+        sources[self.rank] = mine
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._carry(
+            [(rank, pieces[rank]) for rank in others], [(rank, sources[rank]) for rank in others]
+        )
+        kernel.reduce(target, sources)
+        return target
+
+    def _reduce_segment(
+        self, kernel: Kernel, root: int, given: torch.Tensor, result: torch.Tensor
+    ) -> None:
+        """Reduce one segment to `result` of the root; elsewhere nothing is written."""
+        parts = even_parts(given.numel(), self.size, kernel.dtype.itemsize)
+        pieces, results = view_parts(given, parts), view_parts(result, parts)
+        if self.rank == root:
+            self._reduce_own(kernel, pieces, results[root])
+            self._carry([], [(rank, part) for rank, part in enumerate(results) if rank != root])
+        else:
+            self._carry([(root, self._reduce_own(kernel, pieces, None))], [])
+
+    def _scratch_of(self, num_bytes: int) -> torch.Tensor:
+        """Memory kept from call to call: fresh pages cost more than the bytes that go into them."""
+        if self._scratch.numel() < num_bytes:
+            self._scratch = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._scratch[:num_bytes]
+
+    def _is_small(self, buffer: Buffer) -> bool:
+        return buffer.nbytes <= SMALL_BYTES or self.size == 1
+
+
+def pair_digests(messages: Sequence[checks.Addressed], size: int) -> list[int]:
+    """For each peer a number that tells lists of messages apart by dtype and count; 0 for none."""
+    lists: list[list[str]] = [[] for _ in range(size)]
+    for peer, buffer, _ in messages:
+        lists[peer].append(checks.describe(buffer))
+    return [short_digest(";".join(entry)) if entry else 0 for entry in lists]
+
+
+def short_digest(text: str) -> int:
+    """A signed 64-bit number for a text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -1,0 +1,260 @@
+"""MPI as a carrier, by mpi4py.
+
+MPI moves bytes (`MPI.BYTE`) and nothing else: element types, ops and the order of additions are
+ours, so that any MPI gives the same bits as shared memory. Messages go on a duplicate of the
+communicator that was given, so they never meet the user's own.
+
+Waiting is done by looking, since MPI cannot wait for a limited time: at first without pause, then
+with pauses that grow to a millisecond. So a rank that is late is named, an interrupt is seen, and a
+rank that left says so (`notices.py`). A rank that dies takes the whole job with it, as MPI has it,
+unless the job runs with fault tolerance (Open MPI: `mpirun --with-ft ulfm`); then it is a
+`PeerLost` with its rank.
+
+MPI is neither initialized nor finalized here: who imported mpi4py did that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from mpi4py import MPI
+
+from kadril.config import Config
+from kadril.errors import KadrilError, StateError
+from kadril.transport.call import Call
+from kadril.transport.meeting import Packet
+from kadril.transport.moves import MovingTransport
+from kadril.transport.notices import NoticeBoard
+from kadril.transport.parts import segments
+from kadril.transport.trouble import name_ranks
+
+__all__ = ["MpiTransport"]
+
+MEETING_TAG, PACKET_TAG = 1, 2
+MAX_MESSAGE = 1 << 30  # bytes; counts of MPI before version 4 end at 2^31
+SPIN_TIME = 1e-3  # seconds of looking without a pause, for a meeting
+SPIN_TIME_PER_BYTE = 1e-8  # more for data, which moves only while somebody looks
+FIRST_PAUSE, LAST_PAUSE = 20e-6, 1e-3
+NOTICE_INTERVAL = 0.01
+
+logger = logging.getLogger("kadril")
+
+# MPIs that are not thread-safe are called by one thread at a time.
+only_one = threading.RLock()
+
+# Messages of groups that failed: MPI may still use their memory.
+abandoned: list[object] = []
+
+
+class Pending(NamedTuple):
+    """A message under way, and the peer it comes from or goes to."""
+
+    peer: int
+    request: MPI.Request
+    memory: npt.NDArray[np.uint8]
+
+
+class MpiTransport(MovingTransport):
+    """A group of ranks connected by MPI."""
+
+    kind = "mpi"
+
+    @classmethod
+    def open(
+        cls, comm: MPI.Intracomm, *, world_ranks: Sequence[int], config: Config
+    ) -> MpiTransport:
+        """Make the transport of a communicator; collective over it, and it stays the caller's.
+
+        Args:
+            comm: whose ranks the group has, in its order.
+            world_ranks: world rank of each.
+            config: `patience` and `stall_warning` are used.
+        """
+        board = NoticeBoard.of(comm)
+        board.num_groups += 1
+        ranks = range(comm.Get_size())
+        return cls(comm.Dup(), world_ranks, config, board, ranks, f"{board.num_groups}")
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        world_ranks: Sequence[int],
+        config: Config,
+        board: NoticeBoard,
+        board_ranks: Sequence[int],
+        label: str,
+    ) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size(), world_ranks, config)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py turns into exceptions
+        self._comm = comm
+        self._board = board
+        self._board_ranks = tuple(board_ranks)
+        self._label = label
+        self._last_notice = 0.0
+        level = MPI.Query_thread()
+        self._turn: AbstractContextManager[object] = (
+            nullcontext() if level == MPI.THREAD_MULTIPLE else only_one
+        )
+        self._only_thread = None if level >= MPI.THREAD_SERIALIZED else threading.get_ident()
+
+    def _check_usable(self, call: Call) -> None:
+        super()._check_usable(call)
+        if self._only_thread not in (None, threading.get_ident()):
+            raise StateError(
+                f"{call.text}: this MPI was initialized for one thread only, and this is another;"
+                " set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
+            )
+
+    def _subgroup(self, members: Sequence[int], label: str) -> MpiTransport:
+        with self._turn:
+            group = self._comm.Get_group().Incl(list(members))
+            comm = self._comm.Create_group(group)
+            group.Free()
+        world_ranks = [self.world_ranks[rank] for rank in members]
+        board_ranks = [self._board_ranks[rank] for rank in members]
+        return MpiTransport(
+            comm, world_ranks, self.config, self._board, board_ranks, f"{self._label}/{label}"
+        )
+
+    # Movers.
+
+    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+        rows = torch.empty((self.size, record.numel()), dtype=torch.uint8)
+        rows[self.rank] = record
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        self._raise_obstacle()  # the group may have been given up while this rank was busy
+        self._move(
+            [(rank, record) for rank in others],
+            [(rank, rows[rank]) for rank in reversed(others)],
+            MEETING_TAG,
+        )
+        return rows
+
+    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+        self._move(sends, recvs, PACKET_TAG)
+
+    def _move(self, sends: Sequence[Packet], recvs: Sequence[Packet], tag: int) -> None:
+        """Start all messages, and look until all are through."""
+        pending: list[Pending] = []
+        try:
+            with self._turn:
+                for peer, memory in pieces(recvs):
+                    request = self._comm.Irecv([memory, MPI.BYTE], peer, tag)
+                    pending.append(Pending(peer, request, memory))
+                for peer, memory in pieces(sends):
+                    request = self._comm.Isend([memory, MPI.BYTE], peer, tag)
+                    pending.append(Pending(peer, request, memory))
+            self._finish(pending)
+        except BaseException as error:
+            abandoned.extend(pending)
+            if isinstance(error, MPI.Exception):
+                raise self._verdict(error, pending) from error
+            raise
+
+    def _finish(self, pending: list[Pending]) -> None:
+        """Look until all messages are through; those that are leave the list."""
+        num_bytes = sum(message.memory.size for message in pending)
+        end_of_spin = time.monotonic() + SPIN_TIME + num_bytes * SPIN_TIME_PER_BYTE
+        pause, is_warned = FIRST_PAUSE, False
+        while True:
+            with self._turn:
+                pending[:] = [message for message in pending if not message.request.Test()]
+            if not pending:
+                return
+            now = time.monotonic()
+            if now < end_of_spin:
+                time.sleep(0)  # lets another thread, or another rank on this core, go on
+                continue
+            if now - self._last_notice > NOTICE_INTERVAL:
+                self._last_notice = now
+                is_warned = self._look_around(pending, is_warned)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LAST_PAUSE)
+
+    def _leave(self, failure: KadrilError | None) -> None:
+        others = [rank for index, rank in enumerate(self._board_ranks) if index != self.rank]
+        try:
+            with self._turn:
+                self._board.post(self._label, self._ending_of(failure), others)
+                self._board.drop(self._label)
+                self._release(failure)
+        except MPI.Exception as error:
+            logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
+
+    def _release(self, failure: KadrilError | None) -> None:
+        """Let go of the communicator, if nobody uses it."""
+        if failure is not None:
+            with suppress(NotImplementedError, MPI.Exception):
+                self._comm.Revoke()  # wakes ranks that wait in it, under fault tolerance
+        elif self._lock.acquire(blocking=False):  # else another thread is in a call
+            try:
+                self._comm.Free()
+            finally:
+                self._lock.release()
+
+    # Trouble.
+
+    def _look_around(self, pending: Sequence[Pending], is_warned: bool) -> bool:
+        """Between two looks: see whether there is hope. Gives whether a warning was logged."""
+        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        self._raise_obstacle()
+        elapsed = self._elapsed()
+        if elapsed <= min(self.config.patience, self.config.stall_warning):
+            return is_warned
+        late = sorted({self.world_ranks[message.peer] for message in pending})
+        if elapsed > self.config.patience:
+            raise self._trouble().late(late, self.config.patience)
+        if not is_warned:
+            logger.warning(
+                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), elapsed
+            )
+        return True
+
+    def _raise_obstacle(self) -> None:
+        """Raise if a rank has said that it left before it completed this call."""
+        with self._turn:
+            notices = self._board.read(self._label)
+        endings = {
+            rank: notices[there] for rank, there in enumerate(self._board_ranks) if there in notices
+        }
+        obstacle = self._obstacle(endings)
+        if obstacle is not None:
+            raise obstacle
+
+    def _verdict(self, error: MPI.Exception, pending: Sequence[Pending]) -> KadrilError:
+        """The error for what MPI says."""
+        trouble = self._trouble(f"MPI says: {error.Get_error_string()}")
+        failed = self._failed_ranks()
+        if failed:
+            return trouble.lost(self.world_ranks[failed[0]])
+        if error.Get_error_class() == MPI.ERR_REVOKED:
+            return trouble.lost(
+                None, sorted({self.world_ranks[message.peer] for message in pending})
+            )
+        return trouble.unknown("MPI")
+
+    def _failed_ranks(self) -> list[int]:
+        """Ranks of this group that MPI knows to be dead; only a fault-tolerant one knows."""
+        try:
+            failed = self._comm.Get_failed()
+        except (NotImplementedError, MPI.Exception):
+            return []
+        ranks = MPI.Group.Translate_ranks(failed, None, self._comm.Get_group())
+        return [rank for rank in ranks if rank != MPI.UNDEFINED]
+
+
+def pieces(packets: Sequence[Packet]) -> list[tuple[int, npt.NDArray[np.uint8]]]:
+    """Packets as MPI takes them: arrays of a length that any MPI can count."""
+    return [
+        (peer, memory.numpy()[begin:end])
+        for peer, memory in packets
+        for begin, end in segments(memory.numel(), MAX_MESSAGE)
+    ]

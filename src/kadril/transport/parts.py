@@ -1,0 +1,26 @@
+"""Parts: how flat memory is cut, in bytes, always between elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+__all__ = ["even_parts", "segments", "view_parts"]
+
+
+def even_parts(num_bytes: int, num_parts: int, itemsize: int) -> list[int]:
+    """Lengths of parts that differ by one element at most, the longer ones first."""
+    each, rest = divmod(num_bytes // itemsize, num_parts)
+    return [(each + (part < rest)) * itemsize for part in range(num_parts)]
+
+
+def view_parts(memory: torch.Tensor, parts: Sequence[int]) -> list[torch.Tensor]:
+    """Consecutive parts of flat memory, as views."""
+    return list(torch.split(memory, list(parts)))
+
+
+def segments(num_bytes: int, segment_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges that cover some memory, none longer than `segment_bytes`."""
+    for begin in range(0, num_bytes, segment_bytes):
+        yield begin, min(begin + segment_bytes, num_bytes)

@@ -1,0 +1,395 @@
+"""The shared-memory transport: ranks of one host, through the native core.
+
+    rank 0 makes the segment (memfd), every rank maps it        the descriptor goes over the hub
+    every rank hands out a pidfd of itself                      so that a death is known at once
+    the world's channel lies at a fixed place in the segment    further ones are made by split()
+
+Memory from `shared_empty` lies in the segment; collectives on it move nothing that need not move.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from kadril import _native
+from kadril.config import Config
+from kadril.errors import NoRoomError, RendezvousError
+from kadril.transport import checks
+from kadril.transport.base import Message, Op
+from kadril.transport.buffer import Array
+from kadril.transport.failures import to_exception
+
+if TYPE_CHECKING:
+    from kadril.transport.hubs import Hub
+
+__all__ = ["ShmTransport"]
+
+logger = logging.getLogger("kadril")
+
+# Looks before a waiting rank sleeps. A look takes some ten nanoseconds, a sleep and its wake-up some microseconds.
+NUM_SPINS = 4000
+# With more ranks than cores, looking only keeps the awaited rank from its core: step aside instead.
+NUM_YIELDS = 50
+
+
+class Waiting(NamedTuple):
+    """How a channel waits; the arguments of `Segment.open_channel`."""
+
+    patience: float
+    warn_after: float
+    num_spins: int
+    num_yields: int
+
+
+class ShmTransport:
+    """Moves memory between ranks of one host; see the protocol in `base.py` for its methods.
+
+    Attributes:
+        segment: the shared segment, as this process sees it.
+    """
+
+    kind = "shm"
+
+    def __init__(
+        self,
+        segment: _native.Segment,
+        waiting: Waiting,
+        *,
+        board: int | None,
+        owns_board: bool,
+        rank: int,
+        local_ranks: Sequence[int],
+        world_ranks: Sequence[int],
+    ) -> None:
+        self.rank = rank
+        self.size = len(local_ranks)
+        self.world_ranks = tuple(world_ranks)
+        self.segment = segment
+        self._waiting = waiting
+        self._local_ranks = tuple(local_ranks)  # in the segment, of each rank of this group
+        # Not a method: the channel would keep its own transport alive.
+        on_late = functools.partial(report_late, self.world_ranks, rank)
+        self._channel = segment.open_channel(
+            board, list(local_ranks), rank, owns_board, *waiting, on_late=on_late
+        )
+
+    @classmethod
+    def open(cls, hub: Hub, config: Config, world_ranks: Sequence[int]) -> ShmTransport:
+        """Make the transport of all ranks of a hub; collective over the hub.
+
+        Raises:
+            NoRoomError: the segment cannot be made or mapped on some rank; raised on all.
+            RendezvousError: a rank did not get through; raised on all.
+        """
+        segment = open_segment(hub, config)
+        watch_peers(hub, segment)
+        waiting = choose_waiting(hub, config)
+        return cls(
+            segment,
+            waiting,
+            board=None,
+            owns_board=False,
+            rank=hub.rank,
+            local_ranks=range(hub.size),
+            world_ranks=world_ranks,
+        )
+
+    def shared_empty(
+        self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """Memory that all ranks of the host can reach, as a zeroed tensor; freed when the tensor dies.
+
+        Local: each rank allocates for itself. Where all ranks give such memory to a collective it is zero-copy.
+
+        Raises:
+            NoRoomError: the memory cannot be had.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        memory = self.segment.allocate(self._local_ranks[self.rank], num_bytes)
+        if isinstance(memory, _native.Failure):
+            raise to_exception(memory, self.world_ranks)
+        return torch.from_numpy(memory).view(dtype).reshape(shape)
+
+    def allreduce(
+        self,
+        array: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        source, target, op_code = checks.check_allreduce(array, op, out)
+        failure = self._channel.allreduce(
+            source.address,
+            target.address,
+            source.shape,
+            source.dtype.code,
+            op_code,
+            prescale,
+            postscale,
+            name,
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        source, target, op_code, root = checks.check_reduce(
+            array, root, op, out, rank=self.rank, size=self.size
+        )
+        failure = self._channel.reduce(
+            source.address,
+            target.address,
+            source.shape,
+            source.dtype.code,
+            op_code,
+            root,
+            prescale,
+            postscale,
+            name,
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
+        memory, root = checks.check_broadcast(array, root, size=self.size)
+        failure = self._channel.broadcast(
+            memory.address, memory.shape, memory.dtype.code, root, name
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def allgatherv(self, array: Array, out: Array, counts: Sequence[int], *, name: str = "") -> None:
+        source, target, counts = checks.check_allgatherv(
+            array, out, counts, rank=self.rank, size=self.size
+        )
+        failure = self._channel.allgatherv(
+            source.address, target.address, counts, source.dtype.code, name
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def reduce_scatterv(
+        self,
+        array: Array,
+        out: Array,
+        counts: Sequence[int],
+        op: Op = "sum",
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        source, target, counts, op_code = checks.check_reduce_scatterv(
+            array, out, counts, op, rank=self.rank, size=self.size
+        )
+        failure = self._channel.reduce_scatterv(
+            source.address,
+            target.address,
+            counts,
+            source.dtype.code,
+            op_code,
+            prescale,
+            postscale,
+            name,
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def alltoallv(
+        self,
+        array: Array,
+        send_counts: Sequence[int],
+        out: Array,
+        recv_counts: Sequence[int],
+        *,
+        name: str = "",
+    ) -> None:
+        source, target, send_counts, recv_counts = checks.check_alltoallv(
+            array, send_counts, out, recv_counts, rank=self.rank, size=self.size
+        )
+        failure = self._channel.alltoallv(
+            source.address, send_counts, target.address, recv_counts, source.dtype.code, name
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def exchange(self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = "") -> None:
+        sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
+        failure = self._channel.exchange(native_messages(sent), native_messages(received), name)
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def barrier(self, *, name: str = "") -> None:
+        failure = self._channel.barrier(name)
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
+    def split(self, color: int | None, *, key: int | None = None) -> ShmTransport | None:
+        color, key = checks.check_split(color, key, self.rank)
+        members = self._members(color, key)
+        board = self._share_board(members)
+        if not members:
+            return None
+        return ShmTransport(
+            self.segment,
+            self._waiting,
+            board=board,
+            owns_board=members[0] == self.rank,
+            rank=members.index(self.rank),
+            local_ranks=[self._local_ranks[member] for member in members],
+            world_ranks=[self.world_ranks[member] for member in members],
+        )
+
+    def revoke(self, reason: str = "") -> None:
+        logger.warning("rank %d revokes a group: %s", self.world_ranks[self.rank], reason or "no reason given")
+        self._channel.revoke()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _members(self, color: int | None, key: int) -> list[int]:
+        """The ranks of this group that gave the same color, ordered by key."""
+        mine = np.array([color is not None, color or 0, key], dtype=np.int64)
+        everyone = np.empty((self.size, 3), dtype=np.int64)
+        self.allgatherv(mine, everyone, [3] * self.size, name="split")
+        if color is None:
+            return []
+        same = [rank for rank in range(self.size) if everyone[rank, 0] and everyone[rank, 1] == color]
+        return sorted(same, key=lambda rank: (everyone[rank, 2], rank))
+
+    def _share_board(self, members: Sequence[int]) -> int:
+        """The first member makes the board of the new channel; all learn where it lies, or that there is no room."""
+        mine = np.zeros(1, dtype=np.int64)
+        failure: _native.Failure | None = None
+        if members and members[0] == self.rank:
+            board = self.segment.allocate_board(self._local_ranks[self.rank], len(members))
+            if isinstance(board, _native.Failure):
+                failure, board = board, -1
+            mine[0] = board
+        boards = np.empty(self.size, dtype=np.int64)
+        self.allgatherv(mine, boards, [1] * self.size, name="split")
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+        if -1 in boards:
+            rank = self.world_ranks[int(np.argmin(boards))]
+            raise NoRoomError(f"rank {rank} had no room for the channel of a new group; see its own error")
+        return int(boards[members[0]]) if members else 0
+
+
+def report_late(
+    world_ranks: Sequence[int],
+    rank: int,
+    call: str,
+    members: Sequence[int],
+    stopped: bool,
+    elapsed: float,
+) -> None:
+    """Log whom a waiting call waits for; the native core calls this now and then."""
+    logger.warning(
+        "rank %d has waited %.0f s in %s for rank(s) %s%s",
+        world_ranks[rank],
+        elapsed,
+        call,
+        ", ".join(str(world_ranks[member]) for member in members),
+        " (stopped by a signal or a debugger)" if stopped else "",
+    )
+
+
+def native_messages(messages: Sequence[checks.Addressed]) -> list[tuple[int, int, int, int]]:
+    """Messages as the native core takes them: (peer, dtype, address, bytes)."""
+    return [
+        (message.peer, message.buffer.dtype.code, message.buffer.address, message.buffer.nbytes)
+        for message in messages
+    ]
+
+
+def open_segment(hub: Hub, config: Config) -> _native.Segment:
+    """Rank 0 makes the segment, all others map it; where one rank fails, all raise."""
+    made: _native.Segment | _native.Failure | None = None
+    generation = secrets.randbits(63)
+    if hub.rank == 0:
+        made = create_segment(hub.size, config, generation)
+    raise_together(hub, made)
+    generation = json.loads(hub.allgather(json.dumps(generation).encode())[0])
+    descriptor = hub.broadcast_fd(made.descriptor if isinstance(made, _native.Segment) else None)
+    if hub.rank == 0:
+        os.close(descriptor)
+    else:
+        made = _native.Segment.attach(descriptor, generation)
+    raise_together(hub, made)
+    assert isinstance(made, _native.Segment)  # noqa: S101 - raise_together has raised otherwise
+    return made
+
+
+def create_segment(num_ranks: int, config: Config, generation: int) -> _native.Segment | _native.Failure:
+    """Make the segment by memfd, or as a named file where that is asked for or memfd is missing."""
+    create = _native.Segment.create
+    if config.shared_backing == "named":
+        return create(num_ranks, config.shared_capacity, generation, True)
+    made = create(num_ranks, config.shared_capacity, generation, False)
+    if isinstance(made, _native.Failure) and config.shared_backing == "auto":
+        logger.warning("no memfd (%s); using a file in /dev/shm instead", made.detail)
+        return create(num_ranks, config.shared_capacity, generation, True)
+    return made
+
+
+def raise_together(hub: Hub, result: object) -> None:
+    """Raise on all ranks where the result of one is a failure; on that rank with its own reason."""
+    failure = result if isinstance(result, _native.Failure) else None
+    reports = hub.allgather(json.dumps(failure.detail if failure else "").encode())
+    if failure is not None:
+        raise to_exception(failure, range(hub.size))
+    for rank, report in enumerate(reports):
+        if detail := json.loads(report):
+            raise RendezvousError(f"local rank {rank} could not share memory: {detail}")
+
+
+def watch_peers(hub: Hub, segment: _native.Segment) -> None:
+    """Start watching the other ranks' processes."""
+    own = os.pidfd_open(os.getpid())
+    try:
+        pidfds = hub.allgather_fds(own)
+    finally:
+        os.close(own)
+    os.close(pidfds[hub.rank])
+    pidfds[hub.rank] = -1
+    raise_together(hub, segment.watch(pidfds))
+
+
+def choose_waiting(hub: Hub, config: Config) -> Waiting:
+    """Spin only where every rank of the host has a core to itself."""
+    cores = json.dumps(sorted(os.sched_getaffinity(0))).encode()
+    all_cores = {core for blob in hub.allgather(cores) for core in json.loads(blob)}
+    is_crowded = hub.size > len(all_cores)
+    if config.spin != "auto":
+        num_spins, num_yields = int(config.spin), 0
+    else:
+        num_spins, num_yields = (0, NUM_YIELDS) if is_crowded else (NUM_SPINS, 0)
+    if is_crowded and hub.rank == 0:
+        logger.info("%d ranks share %d cores: waiting ranks do not spin", hub.size, len(all_cores))
+    return Waiting(config.patience, config.stall_warning, num_spins, num_yields)

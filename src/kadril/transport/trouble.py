@@ -1,0 +1,103 @@
+"""Trouble with peers: the errors of network transports, so that all of them sound the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kadril.errors import PeerLost, Revoked, Stalled, TransportError
+from kadril.transport.call import Call
+
+__all__ = ["Trouble", "name_ranks", "revoked_text"]
+
+
+class Trouble(NamedTuple):
+    """A call that cannot be completed. Its methods make the error, by what is known of the cause.
+
+    Attributes:
+        call: what this rank called.
+        elapsed: seconds since.
+        words: what the engine below said, if anything.
+    """
+
+    call: Call
+    elapsed: float
+    words: str = ""
+
+    def lost(self, rank: int | None, candidates: Sequence[int] = ()) -> PeerLost:
+        """A peer is dead; where nobody knows which, one of the candidates."""
+        who = name_ranks([rank]) if rank is not None else f"one of {name_ranks(candidates)}"
+        return PeerLost(
+            f"{self.call.text}: {who} is gone{self._quoted()}. See what it said last; the ranks"
+            " that are left can make a new group.",
+            rank=rank,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+        )
+
+    def closed(self, rank: int) -> PeerLost:
+        """A peer has closed the group."""
+        return PeerLost(
+            f"{self.call.text}: rank {rank} has closed the group{self._quoted()}. Let every rank"
+            " make its last call before any of them closes.",
+            rank=rank,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+        )
+
+    def abandoned(self, rank: int, reason: str) -> PeerLost:
+        """A peer has given up, maybe on this rank."""
+        return PeerLost(
+            f"{self.call.text}: rank {rank} has given the group up, because: {reason}",
+            rank=rank,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+        )
+
+    def late(self, ranks: Sequence[int], patience: float) -> Stalled:
+        """Patience ran out on peers that live, as far as is known."""
+        return Stalled(
+            f"{self.call.text}: {name_ranks(ranks)} did not come within {patience:g} s"
+            f"{self._quoted()}. See what they do instead; raise KADRIL_PATIENCE if that takes its"
+            " time by right.",
+            rank=ranks[0] if len(ranks) == 1 else None,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+        )
+
+    def revoked(self, rank: int, reason: str) -> Revoked:
+        """A peer gave the group up on purpose."""
+        return Revoked(
+            f"{self.call.text}: {revoked_text(rank, reason)}",
+            rank=rank,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+        )
+
+    def unknown(self, engine: str) -> TransportError:
+        """The engine failed and did not say why in a way that we know."""
+        return TransportError(
+            f"{self.call.text}: {engine} failed{self._quoted()}. The group cannot go on; the ranks"
+            " can make a new one."
+        )
+
+    def _quoted(self) -> str:
+        return f" ({self.words})" if self.words else ""
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 1, 2`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks)) or '?'}"
+
+
+def revoked_text(world_rank: int, reason: str) -> str:
+    """Why a group was given up."""
+    return (
+        f"rank {world_rank} gave the group up: {reason or 'it gave no reason'}."
+        " Make a group of the ranks that go on."
+    )

@@ -1,0 +1,75 @@
+"""The same bits on every rank, in every run, on every way through the core."""
+
+from __future__ import annotations
+
+import torch
+
+from kadril.testing import ranks
+from kadril.world import World
+
+NASTY = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-45, -1e-40, 3.4e38, 1.0, -1.0]
+
+
+def noise(count: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(count, generator=generator) * 10.0 ** torch.randint(-3, 4, (count,), generator=generator)
+    nasty = torch.tensor(NASTY)
+    x[: len(NASTY)] = nasty.roll(rank)
+    return x.to(dtype)
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int16 if x.element_size() == 2 else torch.int32)
+
+
+def in_rank_order(count: int, size: int, op: str, dtype: torch.dtype) -> torch.Tensor:
+    """The definition: one after the other, 16-bit floats in float32 and rounded once."""
+    total = noise(count, 0, dtype).float()
+    for rank in range(1, size):
+        x = noise(count, rank, dtype).float()
+        if op == "sum":
+            total = total + x
+        elif op == "max":
+            total = torch.where((total > x) | total.isnan(), total, x)
+        else:
+            total = total * x
+    return total.to(dtype)
+
+
+@ranks(2, 3, 4)
+def test_every_way_gives_the_bits_of_the_definition(world: World) -> None:
+    """Inlined, gathered, scattered and shared: rank order, whatever the number of ranks."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for op in ("sum", "max", "product"):
+            for count in (100, 70_001, 300_000):
+                plain = noise(count, world.rank, dtype)
+                shared = world.transport.shared_empty(count, dtype)  # type: ignore[attr-defined]
+                shared.copy_(plain)
+                world.transport.allreduce(plain, op)  # type: ignore[arg-type]
+                world.transport.allreduce(shared, op)  # type: ignore[arg-type]
+                expected = in_rank_order(count, world.size, op, dtype)
+                assert torch.equal(plain.isnan(), expected.isnan())
+                numbers = ~expected.isnan()  # which NaN it is, is not defined
+                assert torch.equal(bits(plain)[numbers], bits(expected)[numbers]), (dtype, op, count)
+                assert torch.equal(bits(plain), bits(shared))
+
+
+@ranks(3)
+def test_1000_runs_are_one(world: World) -> None:
+    """F27."""
+    mine = noise(2000, world.rank, torch.float32)
+    first = mine.clone()
+    world.transport.allreduce(first)
+    for _ in range(1000):
+        x = mine.clone()
+        world.transport.allreduce(x)
+        assert torch.equal(bits(x), bits(first))
+
+
+@ranks(2, 4)
+def test_all_ranks_have_the_bits_of_rank_0(world: World) -> None:
+    x = noise(100_000, world.rank, torch.float32)
+    world.transport.allreduce(x)
+    reference = x.clone()
+    world.transport.broadcast(reference, root=0)
+    assert torch.equal(bits(x), bits(reference))
