@@ -1,0 +1,61 @@
+"""The `kadril` command: one verb, and everything after it belongs to that verb.
+
+The module of a verb is imported only when the verb is chosen, so `kadril run` pays for nothing that
+`kadril bench` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import cast
+
+__all__ = ["main"]
+
+# verb: (module with `main(argv: list[str]) -> int`, what it does)
+VERBS = {
+    "run": ("kadril.launch.command", "start a program on many ranks of this host"),
+    "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
+    "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
+    "env": ("kadril.launch.option_table", "list the options that are read from KADRIL_* variables"),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the part before the verb's own arguments."""
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {purpose}" for verb, (_, purpose) in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="kadril",
+        usage="kadril VERB ...",
+        description=f"Train one model on many workers.\n\nverbs:\n{verbs}",
+        epilog="`kadril VERB --help` tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=tuple(VERBS), metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code.
+
+    Args:
+        argv: the words after `kadril`; those of this process where None.
+    """
+    chosen = make_parser().parse_args(argv)
+    module = importlib.import_module(VERBS[chosen.verb][0])
+    verb_main = cast("Callable[[list[str]], int]", module.main)
+    try:
+        return verb_main(chosen.arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left, as `head` does: nothing to complain about. What is
+        # still buffered must go somewhere, or the interpreter's flush at exit fails the same way.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

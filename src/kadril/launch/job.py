@@ -1,0 +1,146 @@
+"""One job: its private directory with the secret and the rendezvous socket.
+
+    <runtime directory>/kadril-<job id>/     0700
+        secret                               0600, 32 random bytes
+        rendezvous.sock                      bound and listening; rank 0 inherits the listener
+
+The names are only planned at first, so that the guardian can be told of the directory *before* it
+exists: at no moment is there a directory that nobody would remove.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from kadril.launch.leftovers import remove_directory
+from kadril.launch.options import LaunchError
+
+__all__ = ["Job", "runtime_directory"]
+
+SECRET_BYTES = 32
+
+# `sun_path` of a unix socket address holds 108 bytes on Linux, with the zero that ends it.
+MAX_SOCKET_PATH = 107
+
+
+class Job:
+    """What the ranks of one job share before they have met.
+
+    Attributes:
+        id: hex text that names the job; not secret.
+        size: number of ranks.
+        directory: the private directory.
+        listener: the listening socket, between `open()` and `release_listener()`.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.id = os.urandom(8).hex()
+        self.size = size
+        self.directory = runtime_directory(os.environ) / f"kadril-{self.id}"
+        self.listener: socket.socket | None = None
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the ranks meet."""
+        return self.directory / "rendezvous.sock"
+
+    @property
+    def secret_path(self) -> Path:
+        """Where ranks read the secret; it is never in an argument or a variable."""
+        return self.directory / "secret"
+
+    def __enter__(self) -> Job:
+        try:
+            self._open()
+        except OSError as error:
+            self.close()
+            raise LaunchError(
+                f"cannot prepare the job directory {self.directory}: {error}; "
+                f"set TMPDIR to a directory that takes files and sockets"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        # mkdir fails if the name exists, so nobody can have laid the directory out for us.
+        self.directory.mkdir(mode=0o700)
+        descriptor = os.open(self.secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, os.urandom(SECRET_BYTES))
+        finally:
+            os.close(descriptor)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(os.fspath(self.socket_path))
+        # Every rank may knock before rank 0 has started Python, and a few strangers too.
+        self.listener.listen(2 * self.size + 128)
+
+    def release_listener(self) -> None:
+        """Close the launcher's copy, so that the socket is refused once rank 0 is gone."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+    def close(self) -> None:
+        """Remove everything. May be called again."""
+        self.release_listener()
+        remove_directory(self.directory)
+
+    def identity(self, rank: int) -> dict[str, str]:
+        """The variables that tell a rank who it is and where it meets the others."""
+        identity = {
+            "KADRIL_JOB": self.id,
+            "KADRIL_RANK": str(rank),
+            "KADRIL_SIZE": str(self.size),
+            "KADRIL_LOCAL_RANK": str(rank),
+            "KADRIL_LOCAL_SIZE": str(self.size),
+            "KADRIL_GENERATION": "0",
+            "KADRIL_RENDEZVOUS": f"unix:{self.socket_path}",
+            "KADRIL_SECRET_FILE": os.fspath(self.secret_path),
+        }
+        if rank == 0 and self.listener is not None:
+            identity["KADRIL_LISTEN_FD"] = str(self.listener.fileno())
+        return identity
+
+
+def runtime_directory(environment: Mapping[str, str]) -> Path:
+    """The first of XDG_RUNTIME_DIR, TMPDIR and /tmp that can hold the directory of a job.
+
+    Raises:
+        LaunchError: none can; the message says why for each.
+    """
+    refusals = []
+    for source, text in (
+        ("XDG_RUNTIME_DIR", environment.get("XDG_RUNTIME_DIR")),
+        ("TMPDIR", environment.get("TMPDIR")),
+        ("the default", "/tmp"),  # noqa: S108 - a random 0700 directory is made in it
+    ):
+        if text:
+            refusal = why_not(Path(text), private=source == "XDG_RUNTIME_DIR")
+            if not refusal:
+                return Path(text)
+            refusals.append(f"{text} ({source}): {refusal}")
+    raise LaunchError(
+        f"no directory for the rendezvous socket: {'; '.join(refusals)}. Set TMPDIR to a "
+        f"short path that you can write to"
+    )
+
+
+def why_not(directory: Path, *, private: bool) -> str:
+    """Why this directory cannot hold that of a job, or an empty string."""
+    longest = directory / "kadril-0123456789abcdef" / "rendezvous.sock"
+    if not directory.is_absolute():
+        return "not an absolute path"
+    if len(os.fsencode(longest)) > MAX_SOCKET_PATH:
+        return "too long for the address of a unix socket"
+    if not directory.is_dir():
+        return "no such directory"
+    if private and directory.stat().st_uid != os.geteuid():
+        return "belongs to another user"  # what `su` leaves behind
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        return "not writable"
+    return ""

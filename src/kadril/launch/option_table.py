@@ -1,0 +1,71 @@
+"""`kadril env`: every option with its variable, value and default."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import os
+import re
+import sys
+import textwrap
+import warnings
+from collections.abc import Mapping
+
+from kadril.config import IDENTITY_VARIABLES, Config, variable
+from kadril.errors import ConfigError
+
+__all__ = ["describe", "main", "meanings"]
+
+
+def meanings() -> dict[str, str]:
+    """What each option means, as the docstring of `Config` tells it."""
+    # An attribute is indented by four columns and ends where the next one begins.
+    _, _, attributes = (inspect.getdoc(Config) or "").partition("Attributes:\n")
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", attributes, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).strip() for name, text in found}
+
+
+def show(value: object) -> str:
+    """A value as it would be written in a shell."""
+    return str(value) if value != "" else "''"
+
+
+def describe(environment: Mapping[str, str]) -> str:
+    """The table of options, then the variables a launcher set, where there are any."""
+    lines = []
+    meaning = meanings()
+    for field in dataclasses.fields(Config):
+        name = variable(field.name)
+        default = show(field.default)
+        if name in environment:
+            lines.append(f"{name}={show(environment[name])}    (default {default})")
+        else:
+            lines.append(f"{name}={default}    (default)")
+        lines += textwrap.wrap(
+            meaning.get(field.name, ""), 96, initial_indent="    ", subsequent_indent="    "
+        )
+    identity = [
+        f"{name}={environment[name]}" for name in sorted(IDENTITY_VARIABLES) if name in environment
+    ]
+    if identity:
+        lines += ["", "set by a launcher for this process:", *identity]
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    """Print the table. The exit code is 1 where a value makes no sense."""
+    parser = argparse.ArgumentParser(prog="kadril env", description=__doc__)
+    parser.parse_args(argv)
+    print(describe(os.environ), flush=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            Config.from_environment()
+        except ConfigError as error:
+            print(f"kadril env: {error}", file=sys.stderr)
+            return 1
+        finally:
+            for warning in caught:
+                print(f"kadril env: {warning.message}", file=sys.stderr)
+    return 0

@@ -1,0 +1,77 @@
+"""What was asked of the launcher."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from kadril.config import IDENTITY_VARIABLES
+from kadril.errors import ConfigError, KadrilError
+
+__all__ = ["LaunchError", "RunOptions"]
+
+
+class LaunchError(KadrilError):
+    """The job could not be started.
+
+    Attributes:
+        exit_code: what `kadril run` exits with; 127 for a program that is not there, as in shells.
+    """
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """One run of a program on many ranks.
+
+    Attributes:
+        command: the program and its arguments. A program that ends in `.py` is run by this Python.
+        num_ranks: how many ranks to start.
+        output_dir: directory that gets `rank.N.out` and `rank.N.err`, the exact bytes of each rank.
+        prefix: whether lines are printed with `[rank] ` before them.
+        bind: whether each rank is bound to one core, round robin over the allowed ones.
+        stdin: whether rank 0 gets the launcher's stdin; otherwise, and elsewhere, it is /dev/null.
+        grace: seconds ranks have to leave after an interrupt, before SIGKILL.
+        kill_grace: seconds ranks have to leave after another rank failed, before SIGKILL.
+        environment: variables to add to those of the launcher.
+        transport: value of KADRIL_TRANSPORT for the ranks.
+        patience: value of KADRIL_PATIENCE for the ranks.
+        verbose: whether the launcher tells what it does.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    command: tuple[str, ...]
+    num_ranks: int
+    output_dir: str | None = None
+    prefix: bool = True
+    bind: bool = False
+    stdin: bool = False
+    grace: float = 10.0
+    kill_grace: float = 5.0
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    transport: str | None = None
+    patience: float | None = None
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise ConfigError("no program to run; try: kadril run -np 2 python train.py")
+        if self.num_ranks < 1:
+            raise ConfigError(f"the number of ranks (-np) must be at least 1, got {self.num_ranks}")
+        for name in ("grace", "kill_grace"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < float("inf"):
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} must be 0 or more seconds, got {seconds}"
+                )
+        taken = sorted(IDENTITY_VARIABLES.intersection(self.environment))
+        if taken:
+            raise ConfigError(
+                f"{taken[0]} is set by the launcher for each rank; "
+                f"it cannot be given with -x: leave it out"
+            )

@@ -1,0 +1,38 @@
+"""`kadril env`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kadril.cli import main
+from kadril.config import Config, variable
+from kadril.launch.option_table import describe, meanings
+
+
+def test_every_option_is_listed_with_its_meaning() -> None:
+    names = [field.name for field in dataclasses.fields(Config)]
+    assert list(meanings()) == names
+    assert all(meanings().values())
+    table = describe({})
+    for name in names:
+        assert f"{variable(name)}=" in table
+
+
+def test_values_and_defaults() -> None:
+    table = describe({"KADRIL_PATIENCE": "7", "KADRIL_RANK": "3", "PATH": "/bin"}).splitlines()
+    assert "KADRIL_PATIENCE=7    (default 300.0)" in table
+    assert "KADRIL_TRANSPORT=auto    (default)" in table
+    assert table[-2:] == ["set by a launcher for this process:", "KADRIL_RANK=3"]
+
+
+def test_bad_values_and_misspelt_names_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KADRIL_PATIENSE", "1")
+    assert main(["env"]) == 0
+    assert "did you mean KADRIL_PATIENCE?" in capsys.readouterr().err
+    monkeypatch.setenv("KADRIL_PATIENCE", "long")
+    assert main(["env"]) == 1
+    assert "KADRIL_PATIENCE must be of type float" in capsys.readouterr().err
