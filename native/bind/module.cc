@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "arena.h"
+#include "array.h"
 #include "channel.h"
 #include "collectives.h"
 #include "fault.h"
@@ -188,6 +189,19 @@ nb::object py_allreduce(PythonChannel& self, Address source, Address target, nb:
   return run([&] { return allreduce(self.channel, call, pointer(source), pointer(target)); });
 }
 
+// In place on a tensor, in one call from Python; NotImplemented where that needs a closer look.
+nb::object py_allreduce_tensor(PythonChannel& self, nb::handle tensor, int op, double prescale,
+                               double postscale, const char* name) {
+  Call call;
+  void* memory = look(tensor, call);
+  if (!memory || op < 0) return nb::borrow(Py_NotImplemented);
+  call.set_name(name);
+  call.op = static_cast<Op>(op);
+  call.scale = {prescale, postscale};
+  if (!supports(call.dtype, call.op)) return nb::borrow(Py_NotImplemented);
+  return run([&] { return allreduce(self.channel, call, memory, memory); });
+}
+
 nb::object py_reduce(PythonChannel& self, Address source, Address target, nb::handle shape,
                      int dtype, int op, int root, double prescale, double postscale,
                      const char* name) {
@@ -303,6 +317,7 @@ void bind_failure(nb::module_& module) {
 void bind_channel(nb::module_& module) {
   nb::class_<PythonChannel>(module, "Channel")
       .def("allreduce", &py_allreduce)
+      .def("allreduce_tensor", &py_allreduce_tensor)
       .def("reduce", &py_reduce)
       .def("broadcast", &py_broadcast)
       .def("allgatherv", &py_allgatherv)
@@ -349,6 +364,7 @@ NB_MODULE(_native, module) {
     return dtype >= 0 && dtype < num_dtypes && op >= 0 && op < num_ops &&
            supports(static_cast<DType>(dtype), static_cast<Op>(op));
   });
+  module.def("register_tensor", &register_tensor);
   module.def("copy_memory", &copy_memory);
   module.def("set_fault", &set_fault);
   module.def("fault_points", &fault::points);

@@ -68,6 +68,8 @@ class AllReduce {
       fill(round);
       if (auto error = visit_.meet()) return error;
       for (int m = 0; m < visit_.size(); ++m) sources_[m] = staging_half(visit_, m, round);
+      // The own part is still warm where it came from.
+      sources_[visit_.me()] = source_ + round * chunk_ * item_;
       reduce_to(target_ + round * chunk_ * item_, count_of(round));
       visit_.hit(Phase::mid_reduce);
     }

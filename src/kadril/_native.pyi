@@ -4,7 +4,8 @@ Every `name` is text for the fingerprint and for messages. `dtype` and `op` are 
 `kadril.transport.buffer.DTYPES` and `kadril.transport.base.OPS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,11 @@ class Channel:
         name: str,
         /,
     ) -> Failure | None: ...
+    def allreduce_tensor(
+        self, tensor: object, op: int, prescale: float, postscale: float, name: str, /
+    ) -> Any:
+        """All-reduce in place in one call; NotImplemented for anything that needs a closer look."""
+
     def reduce(
         self,
         source: int,
@@ -108,7 +114,9 @@ class Segment:
     """One process's view of the shared segment: the mapping, and the watch on the peers."""
 
     @staticmethod
-    def create(num_ranks: int, capacity: int, generation: int, named: bool, /) -> Segment | Failure: ...
+    def create(
+        num_ranks: int, capacity: int, generation: int, named: bool, /
+    ) -> Segment | Failure: ...
     @staticmethod
     def attach(descriptor: int, generation: int, /) -> Segment | Failure:
         """Takes over the descriptor."""
@@ -148,9 +156,15 @@ def reduce_local(
     postscale: float,
     /,
 ) -> bool:
-    """Reduce the sources in their order into every target; False where the op makes no sense for the dtype."""
+    """Reduce the sources in their order into every target.
+
+    False where the op makes no sense for the dtype.
+    """
 
 def supports(dtype: int, op: int, /) -> bool: ...
+def register_tensor(tensor_class: type, dtype_codes: Mapping[Any, int], /) -> None:
+    """Tell the core what a tensor is, for `Channel.allreduce_tensor`."""
+
 def copy_memory(target: int, source: int, num_bytes: int, /) -> None: ...
 def set_fault(text: str, /) -> None:
     """Arm a fault point: "point:action" or "point:action#n"; "" disarms. Raises ValueError."""

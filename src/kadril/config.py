@@ -12,6 +12,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 from kadril.errors import ConfigError
 
@@ -30,6 +31,8 @@ IDENTITY_VARIABLES = frozenset(
         "KADRIL_LISTEN_FD",
         "KADRIL_SECRET_FD",
         "KADRIL_SECRET_FILE",
+        "KADRIL_BENCH_MPICH",
+        "KADRIL_BENCH_OPENMPI",
         "KADRIL_TESTING_MPICH",
         "KADRIL_TESTING_OPENMPI",
     }
@@ -45,12 +48,12 @@ class Config:
         patience: seconds a collective waits for a rank that is alive before it raises `Stalled`.
         stall_warning: seconds after which a waiting collective logs which ranks it waits for.
         connect_timeout: seconds ranks have to find each other in `init()`.
-        shared_capacity: bytes of address space reserved per rank for shared memory; memory is taken only as
-            it is used. 0 means as many bytes as the machine has.
+        shared_capacity: bytes of address space reserved per rank for shared memory; memory itself
+            is taken only as it is used. 0 means as many bytes as the machine has.
         shared_backing: "memfd", "named" (a file in /dev/shm, for kernels without memfd) or "auto".
         spin: "auto", or how often a waiting rank looks before it sleeps; 0 never spins.
-        host_label: ranks with different labels are treated as on different hosts. A label can only part
-            ranks, never join them.
+        host_label: ranks with different labels are treated as on different hosts. A label can
+            only part ranks, never join them.
         log_level: level of the "kadril" logger.
         fault: fault injection for tests, "point:action".
     """
@@ -69,21 +72,26 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("patience", "stall_warning", "connect_timeout"):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{variable(name)} must be more than 0 seconds, got {getattr(self, name)}")
+                raise ConfigError(
+                    f"{variable(name)} must be more than 0 seconds, got {getattr(self, name)}"
+                )
         if self.shared_backing not in ("auto", "memfd", "named"):
             raise ConfigError(
                 f"KADRIL_SHARED_BACKING must be auto, memfd or named, got {self.shared_backing!r}"
             )
         if self.transport.partition(":")[0] not in ("auto", "alone", "shm", "c10d", "mpi"):
             raise ConfigError(
-                f"KADRIL_TRANSPORT must be auto, alone, shm, c10d, c10d:<backend> or mpi, got {self.transport!r}"
+                f"KADRIL_TRANSPORT must be auto, alone, shm, c10d, c10d:<backend> or mpi, got"
+                f" {self.transport!r}"
             )
         if self.spin != "auto" and not self.spin.isdecimal():
             raise ConfigError(f"KADRIL_SPIN must be auto or a count, got {self.spin!r}")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: object) -> Config:
-        """Read the options from variables; a keyword argument that is not None wins over its variable.
+    def from_environment(
+        cls, environment: Mapping[str, str] | None = None, **overrides: object
+    ) -> Config:
+        """Read the options from variables; an argument that is not None wins over its variable.
 
         Raises:
             ConfigError: a value cannot be read as the type of its option.
@@ -107,13 +115,15 @@ def variable(name: str) -> str:
     return f"KADRIL_{name.upper()}"
 
 
-def convert(field: dataclasses.Field[object], text: str) -> object:
+def convert(field: dataclasses.Field[Any], text: str) -> object:
     """Read the text of a variable as the type of its option."""
-    kind = type(field.default)
+    kind: type[Any] = type(field.default)
     try:
         return kind(text)
     except ValueError:
-        raise ConfigError(f"{variable(field.name)} must be of type {kind.__name__}, got {text!r}") from None
+        raise ConfigError(
+            f"{variable(field.name)} must be of type {kind.__name__}, got {text!r}"
+        ) from None
 
 
 def warn_of_unknown(environment: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@
 Misuse that one rank can see by itself (a root that does not exist, counts that do not add up) is a
 plain `ValueError` or `TypeError`, raised before any byte moves.
 
-Each error carries what a program may want to act on as fields, and ends its message with what to try.
+Each error carries what a program may act on as fields, and ends its message with what to try.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PeerError(KadrilError):
     """This group of ranks cannot go on; a new group of the survivors can.
 
     Attributes:
-        rank: world rank of the peer that is the cause, or None where the engine below does not tell.
+        rank: world rank of the peer that is the cause; None where the engine below does not tell.
         operation: the collective during which it was noticed.
         name: the name given to that call, or an empty string.
         elapsed: seconds spent waiting in that call.
@@ -100,7 +100,8 @@ class Stalled(PeerError):  # noqa: N818
     """Patience ran out on a rank that is alive.
 
     Attributes:
-        state: "late" for a rank that runs but did not call, "stopped" for one held by SIGSTOP or a debugger.
+        state: "late" for a rank that runs but did not call, "stopped" for one that is held by
+            SIGSTOP or a debugger.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class ClosedError(StateError):
 
 
 class ForkedError(StateError):
-    """Used in a child made by `fork()`: the child is not a rank, and must not disturb its parent's."""
+    """Used in a child made by `fork()`, which is not a rank and must not disturb its parent."""
 
 
 class UnsupportedError(KadrilError):

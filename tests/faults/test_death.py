@@ -60,7 +60,8 @@ def kill_at_random(seed: int) -> float:
     with Ranks(size, patience=20.0) as ranks:
         ranks.start(work.mix, seed)
         ranks.wait_mark("running")
-        # The time of the fault is what is random here; nothing waits for this sleep to be long enough.
+        # The time of the fault is what is random here; nothing waits for this sleep to be long
+        # enough.
         time.sleep(dice.uniform(0, 0.03))
         ranks.signal(victim, signal.SIGKILL)
         outcomes = ranks.wait(30.0)

@@ -24,7 +24,8 @@ def test_a_stopped_rank_is_named_and_may_go_on() -> None:
         ranks.start(meet_twice).wait_mark("between")
         ranks.signal(1, signal.SIGSTOP)
         ranks.open_gate("between")
-        # The report comes after the first look of a second; `wait` returns when the others are done, so
+        # The report comes after the first look of a second; `wait` returns when the others are
+        # done, so
         # here they are let run into it and the stopped one is continued from outside.
         ranks.pump(lambda: any("stopped by a signal" in o.output for o in ranks.look()), 10.0)
         ranks.signal(1, signal.SIGCONT)

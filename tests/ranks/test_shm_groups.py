@@ -38,7 +38,7 @@ def test_200_groups_cost_neither_threads_nor_descriptors(world: World) -> None:
 
 @ranks(2)
 def test_making_and_closing_groups_leaks_no_memory(world: World) -> None:
-    """Staging and boards go back once all members have closed; the other one may be a step behind."""
+    """Staging and boards go back once all have closed; the other one may be a step behind."""
     segment = world.transport.segment  # type: ignore[attr-defined]
 
     def make_use_close(times: int) -> int:

@@ -87,8 +87,8 @@ def test_a_full_heap_names_the_option(world: World) -> None:
 
 @ranks(2, shared_backing="named")
 def test_the_named_fallback_leaves_no_name(world: World) -> None:
-    """gloo's shared-memory all-reduce left its files after SIGKILL: here the name is gone at once."""
-    link = os.readlink(f"/proc/self/fd/{shm(world).segment.descriptor}")
+    """Gloo's shared-memory all-reduce left files after SIGKILL: here the name is gone at once."""
+    link = str(Path(f"/proc/self/fd/{shm(world).segment.descriptor}").readlink())
     assert link.startswith("/dev/shm/kadril-")  # noqa: S108
     assert link.endswith(" (deleted)")
     x = shm(world).shared_empty(100_000)
@@ -100,7 +100,7 @@ def test_the_named_fallback_leaves_no_name(world: World) -> None:
 @ranks(2)
 def test_the_segment_has_no_name_and_cannot_shrink(world: World) -> None:
     descriptor = shm(world).segment.descriptor
-    assert os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:kadril")
+    assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/memfd:kadril")
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 4096)
 
@@ -119,7 +119,7 @@ def test_mixed_memory_takes_the_staged_way(world: World) -> None:
 @ranks(2)
 @pytest.mark.big
 def test_more_than_two_to_the_31_elements(world: World) -> None:
-    """gloo's shared-memory all-reduce counted bytes in an int."""
+    """Gloo's shared-memory all-reduce counted bytes in an int."""
     count = 2**31 + 17
     x = np.full(count, world.rank + 1, dtype=np.uint8)
     x[-1] = 100 + world.rank

@@ -12,7 +12,9 @@ NASTY = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-45, -1e-40, 3.
 
 def noise(count: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(rank)
-    x = torch.randn(count, generator=generator) * 10.0 ** torch.randint(-3, 4, (count,), generator=generator)
+    x = torch.randn(count, generator=generator) * 10.0 ** torch.randint(
+        -3, 4, (count,), generator=generator
+    )
     nasty = torch.tensor(NASTY)
     x[: len(NASTY)] = nasty.roll(rank)
     return x.to(dtype)
@@ -50,7 +52,11 @@ def test_every_way_gives_the_bits_of_the_definition(world: World) -> None:
                 expected = in_rank_order(count, world.size, op, dtype)
                 assert torch.equal(plain.isnan(), expected.isnan())
                 numbers = ~expected.isnan()  # which NaN it is, is not defined
-                assert torch.equal(bits(plain)[numbers], bits(expected)[numbers]), (dtype, op, count)
+                assert torch.equal(bits(plain)[numbers], bits(expected)[numbers]), (
+                    dtype,
+                    op,
+                    count,
+                )
                 assert torch.equal(bits(plain), bits(shared))
 
 

@@ -52,8 +52,8 @@ class Transport(Protocol):
 
             out = postscale * reduce_r(prescale * array_r)
 
-        Works in place where `out` is None. Integers are scaled in float64 and truncated toward zero,
-        16-bit floats in float32.
+        Works in place where `out` is None. Integers are scaled in float64 and truncated toward
+        zero, 16-bit floats in float32.
         """
         ...
 
@@ -78,10 +78,13 @@ class Transport(Protocol):
         """Copy the root's array into every rank's, in place."""
         ...
 
-    def allgatherv(self, array: Array, out: Array, counts: Sequence[int], *, name: str = "") -> None:
+    def allgatherv(
+        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    ) -> None:
         """Concatenate the arrays of all ranks, in rank order, on every rank.
 
-        Rank r gives `counts[r]` elements; `out` has `sum(counts)`. `array` may be its own part of `out`.
+        Rank r gives `counts[r]` elements; `out` has `sum(counts)`. `array` may be its own part of
+        `out`.
         """
         ...
 
@@ -111,14 +114,16 @@ class Transport(Protocol):
         *,
         name: str = "",
     ) -> None:
-        """Send the r-th part of `array` to rank r; `out` is what all ranks sent here, in rank order."""
+        """Send the r-th part of `array` to rank r; `out` is what came, in rank order."""
         ...
 
-    def exchange(self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = "") -> None:
+    def exchange(
+        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    ) -> None:
         """Send to and receive from any set of neighbours in one call, as a halo needs it.
 
-        Every rank of the group calls it, also one without neighbours. Several messages between the same
-        two ranks are matched in the order of the lists. A message to oneself is allowed.
+        Every rank of the group calls it, also one without neighbours. Several messages between the
+        same two ranks are matched in the order of the lists. A message to oneself is allowed.
         """
         ...
 
@@ -127,10 +132,10 @@ class Transport(Protocol):
         ...
 
     def split(self, color: int | None, *, key: int | None = None) -> Transport | None:
-        """Make a transport for each set of ranks that give the same color; collective over this group.
+        """Make a transport for each set of ranks that give the same color; collective.
 
-        Ranks are ordered by `key` (this group's rank where None). A color of None takes no part and gets
-        None.
+        Ranks are ordered by `key` (this group's rank where None). A color of None takes no part
+        and gets None.
         """
         ...
 
@@ -139,5 +144,5 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group; local, and may be called again. A rank that still waits here raises `PeerLost`."""
+        """Leave the group; local, and may be called again. Who still waits raises `PeerLost`."""
         ...

@@ -1,7 +1,7 @@
 """A buffer: memory with an element type, as transports see it.
 
-Transports take contiguous torch tensors and numpy arrays. `as_buffer` looks at one of them once and gives
-its address, count and dtype; nothing is copied.
+Transports take contiguous torch tensors and numpy arrays. `as_buffer` looks at one of them once
+and gives its address, count and dtype; nothing is copied.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ DTYPES = {
     )
 }
 
+FIRST_COMPLEX = DTYPES["complex64"].code
+
 TORCH_DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
 NUMPY_DTYPES = {np.dtype(name): dtype for name, dtype in DTYPES.items() if name != "bfloat16"}
 
@@ -57,7 +59,7 @@ class Buffer(NamedTuple):
     """Contiguous memory of one element type."""
 
     address: int
-    count: int
+    count: int  # type: ignore[assignment] # hides tuple.count, which nobody asks of a buffer
     dtype: DType
     shape: tuple[int, ...]
 
@@ -73,19 +75,28 @@ def as_buffer(array: Array) -> Buffer:
     Raises:
         TypeError: neither a torch tensor nor a numpy array.
         UnsupportedError: its dtype is not one that transports move, or it is not in CPU memory.
-        ValueError: it is not contiguous, or (numpy) not writeable.
+        ValueError: it is not contiguous, not writeable (numpy), or conjugated lazily (torch).
     """
     if isinstance(array, torch.Tensor):
         dtype = TORCH_DTYPES.get(array.dtype)
         if dtype is None:
-            raise UnsupportedError(f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}")
+            raise UnsupportedError(
+                f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
+            )
         if not array.is_cpu:
             raise UnsupportedError(
-                f"a tensor on {array.device} cannot go through CPU memory; use the c10d transport with a"
-                " backend of that device, or tensor.cpu()"
+                f"a tensor on {array.device} cannot go through CPU memory; use the c10d transport"
+                " with a backend of that device, or tensor.cpu()"
             )
         if not array.is_contiguous():
-            raise ValueError(f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()")
+            raise ValueError(
+                f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()"
+            )
+        if array.is_neg() or (dtype.code >= FIRST_COMPLEX and array.is_conj()):
+            raise ValueError(
+                "the tensor is conjugated or negated lazily, its memory is not; use"
+                " .resolve_conj().resolve_neg()"
+            )
         # Past the generated __new__, which costs more than all of the above.
         return tuple.__new__(Buffer, (array.data_ptr(), array.numel(), dtype, array.shape))
     if isinstance(array, np.ndarray):
@@ -97,9 +108,13 @@ def as_numpy_buffer(array: npt.NDArray[np.generic]) -> Buffer:
     """`as_buffer` of a numpy array."""
     dtype = NUMPY_DTYPES.get(array.dtype)
     if dtype is None:
-        raise UnsupportedError(f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}")
+        raise UnsupportedError(
+            f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
+        )
     if not array.flags.c_contiguous:
-        raise ValueError(f"the array of shape {array.shape} is not contiguous; use np.ascontiguousarray")
+        raise ValueError(
+            f"the array of shape {array.shape} is not contiguous; use np.ascontiguousarray"
+        )
     if not array.flags.writeable:
         raise ValueError("the array is read-only; use .copy()")
     return Buffer(array.__array_interface__["data"][0], array.size, dtype, array.shape)
@@ -108,4 +123,5 @@ def as_numpy_buffer(array: npt.NDArray[np.generic]) -> Buffer:
 def as_bytes(array: Array) -> torch.Tensor:
     """The memory of a contiguous tensor or array as a flat uint8 tensor, without a copy."""
     tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    # By its own strides an empty or one-element tensor need not look contiguous to `view`.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)

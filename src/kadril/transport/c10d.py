@@ -17,21 +17,20 @@ What gloo carries is not encrypted.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import re
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from kadril.config import Config
 from kadril.errors import KadrilError, RendezvousError
+from kadril.transport.afterlife import Group, bury_finished, keep_in_children, outlive
 from kadril.transport.ending import Ending
 from kadril.transport.meeting import Packet
 from kadril.transport.moves import MovingTransport
@@ -40,9 +39,6 @@ from kadril.transport.trouble import name_ranks
 from kadril.transport.waiter import Waiter
 
 __all__ = ["C10dTransport"]
-
-# A process group: torch's stubs leave its collectives out.
-Group: TypeAlias = Any
 
 SLICE = timedelta(seconds=0.2)
 MARGIN = 2.0  # seconds by which our patience runs out before gloo's, since we can say on whom
@@ -131,17 +127,16 @@ class C10dTransport(MovingTransport):
         hostname: str = "",
     ) -> None:
         super().__init__(rank, size, world_ranks, config)
-        living.add(self)
+        bury_finished()
         self.hostname = hostname
         self._store = store
         self._rollcall = RollCall(dist.PrefixStore("rollcall", store), rank, size)
-        self._has_noted_ending = False
         self._last_news = self._last_probe = time.monotonic()
         self._waiter = Waiter(f"kadril-c10d-{rank}")
         self._group: Group = None
         if size > 1:
             self._check_in()
-            self._group = self._connect(self._make_gloo)
+            self._group = keep_in_children(self._connect(self._make_gloo))
 
     # Set-up.
 
@@ -227,8 +222,7 @@ class C10dTransport(MovingTransport):
             self._wait(work)
         except BaseException:
             if not work.is_completed():
-                # gloo still waits in a thread, and the end of the group would wait for that thread.
-                make_immortal(group, work, rows, given)
+                outlive(group, work)
             raise
         return rows.view(self.size, -1)
 
@@ -275,13 +269,11 @@ class C10dTransport(MovingTransport):
         gloo does not wake a wait for a packet of which a part has come when its sender dies; but it
         refuses to begin another.
         """
-        if time.monotonic() - self._last_probe < PROBE_INTERVAL:
-            return
-        self._last_probe = time.monotonic()
-        try:
-            group.recv([torch.empty(1, dtype=torch.uint8)], peer, PROBE_TAG)
-        except RuntimeError as error:
-            raise self._verdict(str(error), peer) from error
+        if time.monotonic() - self._last_probe > PROBE_INTERVAL:
+            self._last_probe = time.monotonic()
+            words = self._is_broken(group, peer)
+            if words:
+                raise self._verdict(words, peer)
 
     def _engine(self) -> Group:
         """The process group, which another thread may just have given up."""
@@ -291,8 +283,7 @@ class C10dTransport(MovingTransport):
         return group
 
     def _leave(self, failure: KadrilError | None) -> None:
-        if not self._has_noted_ending:
-            self._note_ending(self._ending_of(failure))
+        self._rollcall.note_ending(self._ending_of(failure))
         self._waiter.dismiss()
         self._group = None  # closes its connections, unless another thread is in a call
 
@@ -304,100 +295,68 @@ class C10dTransport(MovingTransport):
         A rank that gave up in the middle of a meeting may still be represented there by gloo's
         threads.
         """
-        if time.monotonic() - self._last_news > NEWS_AGE and self._has_obstacle():
-            raise self._verdict()
+        if time.monotonic() - self._last_news > NEWS_AGE:
+            self._raise_obstacle()
 
-    def _has_obstacle(self) -> bool:
-        """Whether some rank has left before it completed this call."""
-        return any(ending.num_completed < self.num_calls for ending in self._endings().values())
-
-    def _endings(self) -> dict[int, Ending]:
-        """Notes of ranks that left; none where the store is gone: gloo will tell what else is."""
+    def _raise_obstacle(self) -> None:
+        """Raise if some rank has left before it completed this call."""
         self._last_news = time.monotonic()
-        try:
-            return self._rollcall.endings()
-        except RuntimeError as error:
-            logger.debug("no roll call, the store is gone: %s", error)
-            return {}
+        endings = self._rollcall.endings().values()
+        if any(ending.num_completed < self.num_calls for ending in endings):
+            raise self._verdict()
 
     def _look_around(self, is_warned: bool) -> bool:
         """Between two slices: see whether there is hope. Gives whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
-        if self._has_obstacle():
-            raise self._verdict()
+        self._raise_obstacle()
+        self._rollcall.note_waiting(self.num_calls)
         elapsed = self._elapsed()
-        late = self._late()
         if elapsed > self.config.patience:
-            raise self._trouble().late(late, self.config.patience)
+            raise self._trouble().late(self._late(), self.config.patience)
         if elapsed > self.config.stall_warning and not is_warned:
-            logger.warning(
-                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), elapsed
-            )
+            late = name_ranks(self._late())
+            logger.warning("%s waits for %s since %.0f s", self._call.text, late, elapsed)
             return True
         return is_warned
 
     def _late(self) -> list[int]:
         """World ranks that do not wait in this call, as far as is known."""
-        try:
-            self._rollcall.note_waiting(self.num_calls)
-            return [self.world_ranks[rank] for rank in self._rollcall.late(self.num_calls)]
-        except RuntimeError as error:
-            logger.debug("no roll call, the store is gone: %s", error)
-            return []
+        return [self.world_ranks[rank] for rank in self._rollcall.late(self.num_calls)]
 
     def _verdict(self, words: str = "", suspect: int | None = None) -> KadrilError:
         """What became of the group: by gloo's words, the peer they are about, and the notes."""
         words = plain_words(words)
-        self._note_ending(
-            Ending("failed", self.num_completed, suspect, words or "others have left")
-        )
-        try:
-            silent = self._rollcall.silent()
-        except RuntimeError as error:
-            logger.debug("no roll call, the store is gone: %s", error)
-            silent = []
-        late = silent if suspect is None else [suspect]
-        return self._obstacle(self._endings()) or self._judge(words, late, silent)
-
-    def _judge(self, words: str, late: Sequence[int], silent: Sequence[int]) -> KadrilError:
-        """The error for gloo's words, where nobody has said that it left."""
+        broken = self._broken_peers() if words else []
+        reason = words or "others have left"
+        self._rollcall.note_ending(Ending("failed", self.num_completed, suspect, reason))
+        silent = self._rollcall.silent()
+        obstacle = self._obstacle(self._rollcall.endings())
+        if obstacle is not None:
+            return obstacle
+        candidates = broken if silent is None else silent
         trouble = self._trouble(f"gloo says: {words}" if words else "")
         if "timed out" in words.lower():
+            late = candidates if suspect is None else [suspect]
             return trouble.late([self.world_ranks[rank] for rank in late], self.config.patience)
         if words and not any(sign in words for sign in SIGNS_OF_LOSS):
             return trouble.unknown("gloo")
-        if len(silent) == 1:
-            return trouble.lost(self.world_ranks[silent[0]])
-        candidates = silent or [rank for rank in range(self.size) if rank != self.rank]
-        return trouble.lost(None, [self.world_ranks[rank] for rank in candidates])
+        return trouble.lost(
+            [self.world_ranks[rank] for rank in candidates or self._rollcall.others]
+        )
 
-    def _note_ending(self, ending: Ending) -> None:
-        self._has_noted_ending = True
+    def _broken_peers(self) -> list[int]:
+        """Ranks to which the connection is down."""
+        return [peer for peer in self._rollcall.others if self._is_broken(self._group, peer)]
+
+    def _is_broken(self, group: Group, peer: int) -> str:
+        """What gloo says about a connection that is down; nothing about one that is not."""
         try:
-            self._rollcall.note_ending(ending)
-        except RuntimeError as error:
-            logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
+            group.recv([torch.empty(1, dtype=torch.uint8)], peer, PROBE_TAG)
+        except (RuntimeError, AttributeError) as error:  # the latter: another thread has let go
+            return str(error)
+        return ""
 
 
 def plain_words(words: str) -> str:
     """What gloo says, without the place in its source and the advice."""
     return re.sub(r"^\[\S+:\d+\] ", "", words).partition(". This is typically")[0]
-
-
-def make_immortal(*objects: object) -> None:
-    """Keep objects alive until the process ends, and past the interpreter's own end."""
-    for item in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
-
-
-# A child made by fork() has the groups without their threads, which the end of a group waits for.
-living: weakref.WeakSet[C10dTransport] = weakref.WeakSet()
-
-
-def keep_groups() -> None:
-    """In a child: never end the groups of the parent."""
-    for transport in living:
-        make_immortal(transport._group)
-
-
-os.register_at_fork(after_in_child=keep_groups)

@@ -70,7 +70,7 @@ def check_allreduce(
         raise ValueError(
             f"array has {source.count} elements, out has {target.count}; they must be as many"
         )
-    check_overlap(source, target, source.address)
+    check_overlap(target, source, source.address)
     return source, target, code
 
 

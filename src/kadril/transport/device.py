@@ -22,9 +22,10 @@ import torch.distributed as dist
 from kadril.config import Config
 from kadril.errors import KadrilError, UnsupportedError
 from kadril.transport import checks
+from kadril.transport.afterlife import Group, keep_in_children
 from kadril.transport.base import Message, Op
 from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
-from kadril.transport.c10d import C10dTransport, Group
+from kadril.transport.c10d import C10dTransport
 from kadril.transport.call import Call, counted, reduction, shaped
 
 __all__ = ["DeviceTransport"]
@@ -59,7 +60,9 @@ class DeviceTransport(C10dTransport):
         if size > 1:
             place = dist.PrefixStore("device", store)
             patience = timedelta(seconds=config.patience)
-            self._device_group = self._connect(lambda _: group_class(place, rank, size, patience))
+            self._device_group = keep_in_children(
+                self._connect(lambda _: group_class(place, rank, size, patience))
+            )
 
     def _subgroup(self, members: Sequence[int], label: str) -> DeviceTransport:
         return DeviceTransport(*self._subgroup_arguments(members, label), self.backend)

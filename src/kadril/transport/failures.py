@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from kadril._native import Failure
 from kadril.errors import (
@@ -31,8 +32,8 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
         return no_room(failure, world_ranks)
     if reason == "forked":
         return ForkedError(
-            "this process was made by fork() from a rank and is not one itself; start ranks with `kadril run`,"
-            " and helper processes (such as DataLoader workers) without using kadril in them"
+            "this process was made by fork() from a rank and is not one itself; start ranks with"
+            " `kadril run`, and do not use kadril in helper processes such as DataLoader workers"
         )
     if reason == "closed":
         return ClosedError("this group was closed; it cannot be used any more")
@@ -43,40 +44,48 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
     return KadrilError(f"{reason}: {failure.detail}")
 
 
+class Fields(TypedDict):
+    """The fields of every `PeerError`."""
+
+    rank: int
+    operation: str
+    name: str
+    elapsed: float
+
+
 def peer_error(failure: Failure, world_ranks: Sequence[int]) -> KadrilError:
     """The exception for a peer that is gone, late, or gave the group up."""
     rank = world_ranks[failure.member]
     where = f"in {failure.detail} after {failure.elapsed:.3f} s"
-    fields = {
-        "rank": rank,
-        "operation": failure.detail.partition("(")[0],
-        "name": name_in(failure.detail),
-        "elapsed": failure.elapsed,
-    }
+    fields = Fields(
+        rank=rank,
+        operation=failure.detail.partition("(")[0],
+        name=name_in(failure.detail),
+        elapsed=failure.elapsed,
+    )
     if failure.reason == "peer_lost":
         return PeerLost(
-            f"rank {rank} is dead, noticed {where}. This group cannot go on. The launcher's summary says how that"
-            " rank ended; look at its last lines first.",
-            **fields,  # type: ignore[arg-type]
+            f"rank {rank} is dead, noticed {where}. This group cannot go on. The launcher's summary"
+            " says how that rank ended; look at its last lines first.",
+            **fields,
         )
     if failure.reason == "peer_left":
         return PeerLost(
-            f"rank {rank} has left the group, noticed {where}. It called close() or shutdown() while others still"
-            " had collectives to do: let every rank make the same calls, and leave after the last.",
-            **fields,  # type: ignore[arg-type]
+            f"rank {rank} has left the group, noticed {where}. It called close() or shutdown()"
+            " while others still had collectives to do: let every rank make the same calls, and leave"
+            " after the last.",
+            **fields,
         )
     if failure.reason == "revoked":
         return Revoked(
-            f"rank {rank} gave this group up, noticed {where}. It was interrupted, or called revoke() or close()"
-            " during a collective; its own output says why.",
-            **fields,  # type: ignore[arg-type]
+            f"rank {rank} gave this group up, noticed {where}. It was interrupted, or called"
+            " revoke() or close() during a collective; its own output says why.",
+            **fields,
         )
     return stalled(failure, world_ranks, where, fields)
 
 
-def stalled(
-    failure: Failure, world_ranks: Sequence[int], where: str, fields: dict[str, object]
-) -> Stalled:
+def stalled(failure: Failure, world_ranks: Sequence[int], where: str, fields: Fields) -> Stalled:
     """The exception for a peer that lives but did not come."""
     state = "stopped" if failure.stopped else "late"
     others = [world_ranks[member] for member in failure.late if member != failure.member]
@@ -84,12 +93,13 @@ def stalled(
     remedy = (
         "It is held by SIGSTOP or a debugger; `kill -CONT` lets it go on."
         if failure.stopped
-        else "It is alive: it does something else, or skipped this call; py-spy dump --pid shows what."
+        else "It is alive: it does something else, or skipped this call; `py-spy dump` shows what."
     )
     return Stalled(
-        f"rank {fields['rank']} is {state}, given up {where}.{also} {remedy} KADRIL_PATIENCE sets how long to wait.",
+        f"rank {fields['rank']} is {state}, given up {where}.{also} {remedy}"
+        " KADRIL_PATIENCE sets how long to wait.",
         state=state,
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 
@@ -98,8 +108,8 @@ def no_room(failure: Failure, world_ranks: Sequence[int]) -> NoRoomError:
     who = f"rank {world_ranks[failure.member]}: " if failure.member >= 0 else ""
     have = f", {failure.available:,} can be had" if failure.available >= 0 else ""
     return NoRoomError(
-        f"{who}no room to share {failure.needed:,} bytes{have}: {failure.detail}. Share less, or give the"
-        " machine or container more memory.",
+        f"{who}no room to share {failure.needed:,} bytes{have}: {failure.detail}."
+        " Share less, or give the machine or container more memory.",
         needed=failure.needed,
         available=failure.available if failure.available >= 0 else None,
     )

@@ -234,11 +234,9 @@ class MpiTransport(MovingTransport):
         trouble = self._trouble(f"MPI says: {error.Get_error_string()}")
         failed = self._failed_ranks()
         if failed:
-            return trouble.lost(self.world_ranks[failed[0]])
+            return trouble.lost([self.world_ranks[rank] for rank in failed[:1]])
         if error.Get_error_class() == MPI.ERR_REVOKED:
-            return trouble.lost(
-                None, sorted({self.world_ranks[message.peer] for message in pending})
-            )
+            return trouble.lost(sorted({self.world_ranks[message.peer] for message in pending}))
         return trouble.unknown("MPI")
 
     def _failed_ranks(self) -> list[int]:

@@ -7,12 +7,16 @@ what it knows under its own rank, and a rank in trouble reads the notes of the o
     ending/<rank>     why it left the group            -> who alone says nothing is dead
     num_endings       so that a waiting rank asks once, not once per rank
 
-No note is written or read as long as calls go through.
+No note is written or read as long as calls go through. Where the store itself is gone there are no
+notes, and nothing is raised: what else is gone is for gloo to tell.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from torch.distributed import Store
 
@@ -22,54 +26,77 @@ __all__ = ["RollCall"]
 
 ANSWER_TIME = 0.5  # seconds that ranks which lost the same peer have to say so
 
+logger = logging.getLogger("kadril")
+
+Answer = TypeVar("Answer")
+
 
 class RollCall:
     """The notes of one group, seen from one of its ranks.
 
-    Every method talks to the store, and raises `RuntimeError` where that is gone.
+    Attributes:
+        has_ended: whether this rank has said why it leaves.
     """
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self.store = store
         self.rank = rank
-        self.size = size
+        self.others = [other for other in range(size) if other != rank]
+        self.has_ended = False
 
     def note_waiting(self, num_call: int) -> None:
         """Say that this rank waits in its n-th call."""
-        self.store.set(f"waiting/{self.rank}", str(num_call))
+        self._ask(lambda: self.store.set(f"waiting/{self.rank}", str(num_call)), None)
 
     def late(self, num_call: int) -> list[int]:
         """Ranks that do not wait in that call, as far as they have said."""
-        return [
-            rank
-            for rank in range(self.size)
-            if rank != self.rank and self._read(f"waiting/{rank}") != str(num_call).encode()
-        ]
+        return self._ask(lambda: self._read_late(str(num_call).encode()), [])
 
     def note_ending(self, ending: Ending) -> None:
-        """Say why this rank leaves."""
-        self.store.set(f"ending/{self.rank}", ending.encode().decode(errors="replace"))
-        self.store.add("num_endings", 1)
+        """Say why this rank leaves; the first word counts."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        text = ending.encode().decode(errors="replace")
+        self._ask(lambda: self.store.set(f"ending/{self.rank}", text), None)
+        self._ask(lambda: self.store.add("num_endings", 1), 0)
 
     def endings(self) -> dict[int, Ending]:
-        """Why ranks left, by rank."""
-        if self.store.add("num_endings", 0) == 0:
-            return {}
-        notes = {rank: self._read(f"ending/{rank}") for rank in range(self.size)}
-        return {rank: Ending.decode(note) for rank, note in notes.items() if note is not None}
+        """Why other ranks left, by rank."""
+        return self._ask(self._read_endings, None) or {}
 
-    def silent(self) -> list[int]:
-        """Ranks that left no note, after giving all a moment to do so. One of them is the cause.
+    def silent(self) -> list[int] | None:
+        """Ranks that left no note, after giving all a moment to do so; None without a store.
 
-        A rank that is busy elsewhere leaves no note either, so where there are several nobody knows
-        which.
+        One of them is the cause. A rank that is busy elsewhere leaves no note either, so where
+        there are several nobody knows which.
         """
         deadline = time.monotonic() + ANSWER_TIME
         while True:
-            missing = sorted(set(range(self.size)) - {self.rank} - self.endings().keys())
-            if len(missing) <= 1 or time.monotonic() > deadline:
-                return missing
+            endings = self._ask(self._read_endings, None)
+            if endings is None:
+                return None
+            silent = [rank for rank in self.others if rank not in endings]
+            if len(silent) <= 1 or time.monotonic() > deadline:
+                return silent
             time.sleep(0.01)
+
+    def _read_late(self, call: bytes) -> list[int]:
+        return [rank for rank in self.others if self._read(f"waiting/{rank}") != call]
+
+    def _read_endings(self) -> dict[int, Ending]:
+        if self.store.add("num_endings", 0) == 0:
+            return {}
+        notes = {rank: self._read(f"ending/{rank}") for rank in self.others}
+        return {rank: Ending.decode(note) for rank, note in notes.items() if note is not None}
 
     def _read(self, key: str) -> bytes | None:
         return self.store.get(key) if self.store.check([key]) else None
+
+    def _ask(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """The store's answer, or another where it is gone."""
+        try:
+            return question()
+        except RuntimeError as error:
+            logger.debug("no roll call, the store is gone: %s", error)
+            return otherwise

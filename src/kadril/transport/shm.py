@@ -16,7 +16,7 @@ import math
 import os
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,8 @@ from kadril import _native
 from kadril.config import Config
 from kadril.errors import NoRoomError, RendezvousError
 from kadril.transport import checks
-from kadril.transport.base import Message, Op
-from kadril.transport.buffer import Array
+from kadril.transport.base import OPS, Message, Op
+from kadril.transport.buffer import TORCH_DTYPES, Array
 from kadril.transport.failures import to_exception
 
 if TYPE_CHECKING:
@@ -36,10 +36,16 @@ __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
 
-# Looks before a waiting rank sleeps. A look takes some ten nanoseconds, a sleep and its wake-up some microseconds.
+# Looks before a waiting rank sleeps. A look takes some ten nanoseconds, a sleep and its wake-up
+# some microseconds.
 NUM_SPINS = 4000
 # With more ranks than cores, looking only keeps the awaited rank from its core: step aside instead.
 NUM_YIELDS = 50
+
+
+OP_CODES = {op: code for code, op in enumerate(OPS)}
+
+_native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
 
 class Waiting(NamedTuple):
@@ -107,9 +113,10 @@ class ShmTransport:
     def shared_empty(
         self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
-        """Memory that all ranks of the host can reach, as a zeroed tensor; freed when the tensor dies.
+        """Memory that all ranks of the host can reach, as a zeroed tensor; freed when that dies.
 
-        Local: each rank allocates for itself. Where all ranks give such memory to a collective it is zero-copy.
+        Local: each rank allocates for itself. Where all ranks give such memory to a collective it
+        is zero-copy.
 
         Raises:
             NoRoomError: the memory cannot be had.
@@ -133,17 +140,23 @@ class ShmTransport:
         postscale: float = 1.0,
         name: str = "",
     ) -> None:
-        source, target, op_code = checks.check_allreduce(array, op, out)
-        failure = self._channel.allreduce(
-            source.address,
-            target.address,
-            source.shape,
-            source.dtype.code,
-            op_code,
-            prescale,
-            postscale,
-            name,
-        )
+        """Reduce over all ranks; every rank gets the result."""
+        failure: Any = NotImplemented
+        if out is None:
+            op_code = OP_CODES.get(op, -1)
+            failure = self._channel.allreduce_tensor(array, op_code, prescale, postscale, name)
+        if failure is NotImplemented:  # something to check, and perhaps to complain about
+            source, target, op_code = checks.check_allreduce(array, op, out)
+            failure = self._channel.allreduce(
+                source.address,
+                target.address,
+                source.shape,
+                source.dtype.code,
+                op_code,
+                prescale,
+                postscale,
+                name,
+            )
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
@@ -158,6 +171,7 @@ class ShmTransport:
         postscale: float = 1.0,
         name: str = "",
     ) -> None:
+        """Reduce over all ranks; the root gets the result."""
         source, target, op_code, root = checks.check_reduce(
             array, root, op, out, rank=self.rank, size=self.size
         )
@@ -176,6 +190,7 @@ class ShmTransport:
             raise to_exception(failure, self.world_ranks)
 
     def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
+        """Copy the root's array into every rank's."""
         memory, root = checks.check_broadcast(array, root, size=self.size)
         failure = self._channel.broadcast(
             memory.address, memory.shape, memory.dtype.code, root, name
@@ -183,7 +198,10 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def allgatherv(self, array: Array, out: Array, counts: Sequence[int], *, name: str = "") -> None:
+    def allgatherv(
+        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    ) -> None:
+        """Concatenate the arrays of all ranks on every rank."""
         source, target, counts = checks.check_allgatherv(
             array, out, counts, rank=self.rank, size=self.size
         )
@@ -204,6 +222,7 @@ class ShmTransport:
         postscale: float = 1.0,
         name: str = "",
     ) -> None:
+        """Reduce over all ranks; rank r gets the r-th part."""
         source, target, counts, op_code = checks.check_reduce_scatterv(
             array, out, counts, op, rank=self.rank, size=self.size
         )
@@ -229,6 +248,7 @@ class ShmTransport:
         *,
         name: str = "",
     ) -> None:
+        """Send the r-th part to rank r."""
         source, target, send_counts, recv_counts = checks.check_alltoallv(
             array, send_counts, out, recv_counts, rank=self.rank, size=self.size
         )
@@ -238,18 +258,23 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def exchange(self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = "") -> None:
+    def exchange(
+        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    ) -> None:
+        """Send to and receive from any set of neighbours."""
         sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
         failure = self._channel.exchange(native_messages(sent), native_messages(received), name)
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
     def barrier(self, *, name: str = "") -> None:
+        """Return when every rank has called it."""
         failure = self._channel.barrier(name)
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
     def split(self, color: int | None, *, key: int | None = None) -> ShmTransport | None:
+        """Make a transport for each set of ranks that give the same color."""
         color, key = checks.check_split(color, key, self.rank)
         members = self._members(color, key)
         board = self._share_board(members)
@@ -266,10 +291,14 @@ class ShmTransport:
         )
 
     def revoke(self, reason: str = "") -> None:
-        logger.warning("rank %d revokes a group: %s", self.world_ranks[self.rank], reason or "no reason given")
+        """Give the group up, for everyone."""
+        logger.warning(
+            "rank %d revokes a group: %s", self.world_ranks[self.rank], reason or "no reason given"
+        )
         self._channel.revoke()
 
     def close(self) -> None:
+        """Leave the group."""
         self._channel.close()
 
     def _members(self, color: int | None, key: int) -> list[int]:
@@ -279,11 +308,13 @@ class ShmTransport:
         self.allgatherv(mine, everyone, [3] * self.size, name="split")
         if color is None:
             return []
-        same = [rank for rank in range(self.size) if everyone[rank, 0] and everyone[rank, 1] == color]
+        same = [
+            rank for rank in range(self.size) if everyone[rank, 0] and everyone[rank, 1] == color
+        ]
         return sorted(same, key=lambda rank: (everyone[rank, 2], rank))
 
     def _share_board(self, members: Sequence[int]) -> int:
-        """The first member makes the board of the new channel; all learn where it lies, or that there is no room."""
+        """The first member makes the board of the new channel; all learn where it lies."""
         mine = np.zeros(1, dtype=np.int64)
         failure: _native.Failure | None = None
         if members and members[0] == self.rank:
@@ -297,7 +328,9 @@ class ShmTransport:
             raise to_exception(failure, self.world_ranks)
         if -1 in boards:
             rank = self.world_ranks[int(np.argmin(boards))]
-            raise NoRoomError(f"rank {rank} had no room for the channel of a new group; see its own error")
+            raise NoRoomError(
+                f"rank {rank} had no room for the channel of a new group; see its own error"
+            )
         return int(boards[members[0]]) if members else 0
 
 
@@ -346,7 +379,9 @@ def open_segment(hub: Hub, config: Config) -> _native.Segment:
     return made
 
 
-def create_segment(num_ranks: int, config: Config, generation: int) -> _native.Segment | _native.Failure:
+def create_segment(
+    num_ranks: int, config: Config, generation: int
+) -> _native.Segment | _native.Failure:
     """Make the segment by memfd, or as a named file where that is asked for or memfd is missing."""
     create = _native.Segment.create
     if config.shared_backing == "named":

@@ -24,13 +24,13 @@ class Trouble(NamedTuple):
     elapsed: float
     words: str = ""
 
-    def lost(self, rank: int | None, candidates: Sequence[int] = ()) -> PeerLost:
+    def lost(self, candidates: Sequence[int]) -> PeerLost:
         """A peer is dead; where nobody knows which, one of the candidates."""
-        who = name_ranks([rank]) if rank is not None else f"one of {name_ranks(candidates)}"
+        who = f"{'' if len(candidates) == 1 else 'one of '}{name_ranks(candidates)}"
         return PeerLost(
             f"{self.call.text}: {who} is gone{self._quoted()}. See what it said last; the ranks"
             " that are left can make a new group.",
-            rank=rank,
+            rank=candidates[0] if len(candidates) == 1 else None,
             operation=self.call.operation,
             name=self.call.name,
             elapsed=self.elapsed,

@@ -1,0 +1,62 @@
+"""Process groups that must not end, because their end would wait for a thread.
+
+The end of a gloo group waits for the threads of that group. Two cases where this must not be:
+
+- a group was given up while gloo waits in it for a rank that may never come;
+- a child made by fork() has its parent's groups, but not their threads.
+
+Such a group gets a reference that nobody drops, so that not even the end of the interpreter ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any, TypeAlias
+
+import torch.distributed as dist
+
+__all__ = ["Group", "bury_finished", "keep_in_children", "outlive"]
+
+# A process group: torch's stubs leave its collectives out.
+Group: TypeAlias = Any
+
+unfinished: list[tuple[Group, dist.Work]] = []
+
+living: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def outlive(group: Group, work: dist.Work) -> None:
+    """Keep a group as long as gloo waits for this work in it."""
+    hold(group)
+    unfinished.append((group, work))
+
+
+def bury_finished() -> None:
+    """Let go of groups whose work is done."""
+    for place in reversed(range(len(unfinished))):
+        group, work = unfinished[place]
+        if work.is_completed():
+            del unfinished[place]
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
+
+
+def keep_in_children(group: Group) -> Group:
+    """Have a group kept in children made by fork(); gives the group."""
+    living.add(group)
+    return group
+
+
+def hold(group: Group) -> None:
+    """Add a reference that no object has."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+def hold_all() -> None:
+    """In a child made by fork(): end none of the parent's groups."""
+    for group in living:
+        hold(group)
+
+
+os.register_at_fork(after_in_child=hold_all)

@@ -1,0 +1,39 @@
+"""README is a promise: its Python runs as it stands, with the command it names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [body for kind, body in fences if kind == language]
+
+
+def test_the_ten_lines_run(tmp_path: Path) -> None:
+    (program,) = blocks("python")
+    (tmp_path / "sum.py").write_text(program, encoding="utf-8")
+    (command,) = [block.strip() for block in blocks("") if "kadril run" in block]
+    assert command == "kadril run -np 2 sum.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "kadril", *command.split()[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0] sum over 2 ranks: [3.0, 3.0, 3.0, 3.0]\n"
+
+
+def test_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / target).exists(), target
