@@ -5,7 +5,8 @@ The end of a gloo group waits for the threads of that group. Two cases where thi
 - a group was given up while gloo waits in it for a rank that may never come;
 - a child made by fork() has its parent's groups, but not their threads.
 
-Such a group gets a reference that nobody drops, so that not even the end of the interpreter ends it.
+Such a group gets a reference that no object has, so that not even the end of the interpreter
+ends it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -260,17 +261,15 @@ class DeviceTransport(C10dTransport):
         if group is None:
             self._check_usable(self._call)
         try:
-            work = start(group)
+            start(group).wait()
         except (RuntimeError, ValueError, TypeError) as error:
-            # Refused before anything moved, for a reason that all ranks share: their calls agree.
+            if isinstance(error, RuntimeError) and not is_refusal(str(error)):
+                raise self._verdict(str(error)) from error
+            # For a reason that all ranks share, since their calls agree.
             raise UnsupportedError(
                 f"{self._call.text}: {self.backend} cannot do that ({error}); use another dtype or"
                 " op, or tensor.cpu()"
             ) from error
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._verdict(str(error)) from error
 
 
 Run: TypeAlias = Callable[[Callable[[Group], dist.Work]], None]
@@ -294,6 +293,14 @@ def find_group_class(backend: str) -> Callable[..., Group]:
         )
     group_class: Callable[..., Group] = classes[backend]
     return group_class
+
+
+def is_refusal(words: str) -> bool:
+    """Whether an engine refused a dtype or an op, rather than failed at it."""
+    return (
+        re.search(r"scalar type|data type|dtype|unsupported|not support|cannot use", words, re.I)
+        is not None
+    )
 
 
 def as_device_buffer(array: Array) -> Buffer:

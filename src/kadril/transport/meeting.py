@@ -33,6 +33,7 @@ from kadril.errors import (
     Revoked,
     Stalled,
     TransportError,
+    UnsupportedError,
 )
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
@@ -138,8 +139,8 @@ class Meeting(abc.ABC):
             try:
                 yield
                 self.num_completed = self.num_calls
-            except MismatchError:
-                self.num_completed = self.num_calls
+            except (MismatchError, UnsupportedError):
+                self.num_completed = self.num_calls  # by all ranks alike, and nothing moved
                 raise
             except ClosedError:
                 raise  # by another thread, which has told the others

@@ -1,60 +1,38 @@
 """The shared-memory transport: ranks of one host, through the native core.
 
-    rank 0 makes the segment (memfd), every rank maps it        the descriptor goes over the hub
-    every rank hands out a pidfd of itself                      so that a death is known at once
-    the world's channel lies at a fixed place in the segment    further ones are made by split()
-
-Memory from `shared_empty` lies in the segment; collectives on it move nothing that need not move.
+The world's channel lies at a fixed place in the segment; further ones are made by `split()`.
+Memory from `shared_empty` lies in the segment too, and collectives on it move nothing that need not
+move.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
-import os
-import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from kadril import _native
 from kadril.config import Config
-from kadril.errors import NoRoomError, RendezvousError
+from kadril.errors import NoRoomError
 from kadril.transport import checks
 from kadril.transport.base import OPS, Message, Op
 from kadril.transport.buffer import TORCH_DTYPES, Array
 from kadril.transport.failures import to_exception
-
-if TYPE_CHECKING:
-    from kadril.transport.hubs import Hub
+from kadril.transport.hubs import Hub
+from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 
 __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
 
-# Looks before a waiting rank sleeps. A look takes some ten nanoseconds, a sleep and its wake-up
-# some microseconds.
-NUM_SPINS = 4000
-# With more ranks than cores, looking only keeps the awaited rank from its core: step aside instead.
-NUM_YIELDS = 50
-
-
 OP_CODES = {op: code for code, op in enumerate(OPS)}
 
 _native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
-
-
-class Waiting(NamedTuple):
-    """How a channel waits; the arguments of `Segment.open_channel`."""
-
-    patience: float
-    warn_after: float
-    num_spins: int
-    num_yields: int
 
 
 class ShmTransport:
@@ -359,72 +337,3 @@ def native_messages(messages: Sequence[checks.Addressed]) -> list[tuple[int, int
         (message.peer, message.buffer.dtype.code, message.buffer.address, message.buffer.nbytes)
         for message in messages
     ]
-
-
-def open_segment(hub: Hub, config: Config) -> _native.Segment:
-    """Rank 0 makes the segment, all others map it; where one rank fails, all raise."""
-    made: _native.Segment | _native.Failure | None = None
-    generation = secrets.randbits(63)
-    if hub.rank == 0:
-        made = create_segment(hub.size, config, generation)
-    raise_together(hub, made)
-    generation = json.loads(hub.allgather(json.dumps(generation).encode())[0])
-    descriptor = hub.broadcast_fd(made.descriptor if isinstance(made, _native.Segment) else None)
-    if hub.rank == 0:
-        os.close(descriptor)
-    else:
-        made = _native.Segment.attach(descriptor, generation)
-    raise_together(hub, made)
-    assert isinstance(made, _native.Segment)  # noqa: S101 - raise_together has raised otherwise
-    return made
-
-
-def create_segment(
-    num_ranks: int, config: Config, generation: int
-) -> _native.Segment | _native.Failure:
-    """Make the segment by memfd, or as a named file where that is asked for or memfd is missing."""
-    create = _native.Segment.create
-    if config.shared_backing == "named":
-        return create(num_ranks, config.shared_capacity, generation, True)
-    made = create(num_ranks, config.shared_capacity, generation, False)
-    if isinstance(made, _native.Failure) and config.shared_backing == "auto":
-        logger.warning("no memfd (%s); using a file in /dev/shm instead", made.detail)
-        return create(num_ranks, config.shared_capacity, generation, True)
-    return made
-
-
-def raise_together(hub: Hub, result: object) -> None:
-    """Raise on all ranks where the result of one is a failure; on that rank with its own reason."""
-    failure = result if isinstance(result, _native.Failure) else None
-    reports = hub.allgather(json.dumps(failure.detail if failure else "").encode())
-    if failure is not None:
-        raise to_exception(failure, range(hub.size))
-    for rank, report in enumerate(reports):
-        if detail := json.loads(report):
-            raise RendezvousError(f"local rank {rank} could not share memory: {detail}")
-
-
-def watch_peers(hub: Hub, segment: _native.Segment) -> None:
-    """Start watching the other ranks' processes."""
-    own = os.pidfd_open(os.getpid())
-    try:
-        pidfds = hub.allgather_fds(own)
-    finally:
-        os.close(own)
-    os.close(pidfds[hub.rank])
-    pidfds[hub.rank] = -1
-    raise_together(hub, segment.watch(pidfds))
-
-
-def choose_waiting(hub: Hub, config: Config) -> Waiting:
-    """Spin only where every rank of the host has a core to itself."""
-    cores = json.dumps(sorted(os.sched_getaffinity(0))).encode()
-    all_cores = {core for blob in hub.allgather(cores) for core in json.loads(blob)}
-    is_crowded = hub.size > len(all_cores)
-    if config.spin != "auto":
-        num_spins, num_yields = int(config.spin), 0
-    else:
-        num_spins, num_yields = (0, NUM_YIELDS) if is_crowded else (NUM_SPINS, 0)
-    if is_crowded and hub.rank == 0:
-        logger.info("%d ranks share %d cores: waiting ranks do not spin", hub.size, len(all_cores))
-    return Waiting(config.patience, config.stall_warning, num_spins, num_yields)
