@@ -37,8 +37,9 @@ namespace {
 
 constexpr uint64_t page = 4096;
 constexpr uint64_t heap_alignment = 2 << 20;
-// Added to every heap. Ranks walk over the same place of all heaps at once; were these a power of two
-// apart, caches that hash addresses would take them for each other (measured: ten times slower).
+// Added to every heap. Ranks walk over the same place of all heaps at once; were these a power of
+// two apart, caches that hash addresses would take them for each other (measured: ten times
+// slower).
 constexpr uint64_t heap_skew = 17 * page;
 // Below this many bytes asking how much room there is would cost more than the memory.
 constexpr uint64_t ask_for_room_from = 1 << 20;
@@ -218,8 +219,7 @@ void Arena::release(int rank, uint64_t offset, uint64_t bytes) {
   num_allocated_bytes_ -= rounded;
 }
 
-void Arena::release_when_unused(int rank, uint64_t offset, uint64_t bytes,
-                                const Users* users) {
+void Arena::release_when_unused(int rank, uint64_t offset, uint64_t bytes, const Users* users) {
   std::lock_guard lock(mutex_);
   graves_.push_back({rank, offset, round_up(bytes, page), users, users->incarnation(), false});
   reap();
@@ -239,8 +239,7 @@ Error Arena::allocate_board(int rank, uint64_t bytes, uint64_t& offset) {
   return allocate(rank, bytes, offset);
 }
 
-void Arena::release_board(int rank, uint64_t offset, uint64_t bytes,
-                          const Users* users) {
+void Arena::release_board(int rank, uint64_t offset, uint64_t bytes, const Users* users) {
   std::lock_guard lock(mutex_);
   graves_.push_back({rank, offset, round_up(bytes, page), users, users->incarnation(), true});
   reap();

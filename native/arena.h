@@ -26,8 +26,8 @@ namespace kadril {
 
 inline constexpr uint64_t no_offset = ~uint64_t{0};
 
-// How many users a board has, with the number of times it was handed out: whoever looks late at the word of
-// a board that serves others by then knows that its own users are gone.
+// How many users a board has, with the number of times it was handed out: whoever looks late at the
+// word of a board that serves others by then knows that its own users are gone.
 class Users {
  public:
   void reset(uint32_t count) {

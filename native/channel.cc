@@ -6,7 +6,6 @@
 #include <new>
 
 #include "fault.h"
-#include "fork_mark.h"
 #include "futex.h"
 
 namespace kadril {
@@ -106,7 +105,7 @@ Entry* Channel::table(int member) const {
 Posting& Channel::posting(int member) const { return slot(member).postings[num_calls_ & 1]; }
 
 Error Channel::check_usable(const Call& call) {
-  if (is_forked_child()) return fail(Reason::forked);
+  if (fork_mark_.is_in_child()) return fail(Reason::forked);
   if (closed_.load()) return fail(Reason::closed);
   if (slot(me_).word.load(std::memory_order_acquire) & revoked_bit) return why_revoked(call, 0);
   return nullptr;
@@ -245,7 +244,7 @@ void Channel::end(Reason reason, int member) noexcept {
 }
 
 void Channel::revoke() {
-  if (!is_forked_child() && !closed_.load()) end(Reason::revoked, me_);
+  if (!fork_mark_.is_in_child() && !closed_.load()) end(Reason::revoked, me_);
 }
 
 void Channel::on_death(int rank) noexcept {
@@ -270,7 +269,7 @@ void Channel::close() {
   if (closed_.exchange(true)) return;
   liveness_->remove(this);
   // A child has the parent's memory, and must not say that the parent left.
-  if (is_forked_child()) return;
+  if (fork_mark_.is_in_child()) return;
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {  // another thread is in a call: end it
     end(Reason::revoked, me_);

@@ -30,6 +30,7 @@
 #include "arena.h"
 #include "call.h"
 #include "failure.h"
+#include "fork_mark.h"
 #include "liveness.h"
 
 namespace kadril {
@@ -144,6 +145,7 @@ class Channel final : public DeathListener {
   Waiting waiting_;
   Hooks* hooks_;
 
+  const ForkMark fork_mark_;
   std::mutex mutex_;
   std::atomic<bool> closed_{false};
   uint32_t num_posts_ = 0;

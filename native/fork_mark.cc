@@ -7,16 +7,16 @@
 namespace kadril {
 namespace {
 
-std::atomic<bool> forked{false};
+std::atomic<uint32_t> forks{0};
 
-// Registered when the library is loaded, before any thread can fork.
-const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+// Registered when the library is loaded, before any object can be made.
+const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
 }  // namespace
 
-bool is_forked_child() {
+uint32_t num_forks() {
   (void)registered;
-  return forked.load(std::memory_order_relaxed);
+  return forks.load(std::memory_order_relaxed);
 }
 
 }  // namespace kadril

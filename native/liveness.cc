@@ -12,8 +12,6 @@
 #include <cstring>
 #include <system_error>
 
-#include "fork_mark.h"
-
 namespace kadril {
 namespace {
 
@@ -83,7 +81,7 @@ Error Liveness::start() {
 
 void Liveness::stop() {
   if (thread_.joinable()) {
-    if (is_forked_child()) {
+    if (fork_mark_.is_in_child()) {
       thread_.detach();  // the thread is the parent's; here is only its handle
     } else {
       const uint64_t one = 1;

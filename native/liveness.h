@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "failure.h"
+#include "fork_mark.h"
 
 namespace kadril {
 
@@ -46,6 +47,7 @@ class Liveness {
   void watch() noexcept;
   void announce(int rank) noexcept;
 
+  const ForkMark fork_mark_;
   std::vector<int> pidfds_;
   std::unique_ptr<std::atomic<bool>[]> dead_;
   std::mutex mutex_;  // guards listeners_, and is held while they are told

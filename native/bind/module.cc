@@ -118,6 +118,7 @@ nb::object allocate(Segment& segment, int rank, uint64_t bytes) {
     std::shared_ptr<Arena> arena;
     int rank;
     uint64_t offset, bytes;
+    ForkMark fork_mark;
   };
   uint64_t offset = no_offset;
   Error error;
@@ -126,10 +127,11 @@ nb::object allocate(Segment& segment, int rank, uint64_t bytes) {
     error = segment.arena->allocate(rank, bytes, offset);
   }
   if (error) return outcome(std::move(error));
-  auto block = std::make_unique<Block>(Block{segment.arena, rank, offset, bytes});
+  auto block = std::make_unique<Block>(Block{segment.arena, rank, offset, bytes, {}});
   nb::capsule owner(block.get(), [](void* owned) noexcept {
     auto block = static_cast<Block*>(owned);
-    if (!is_forked_child()) block->arena->release(block->rank, block->offset, block->bytes);
+    if (!block->fork_mark.is_in_child())
+      block->arena->release(block->rank, block->offset, block->bytes);
     delete block;
   });
   auto memory = block.release()->arena->at(offset);
@@ -368,7 +370,6 @@ NB_MODULE(_native, module) {
   module.def("copy_memory", &copy_memory);
   module.def("set_fault", &set_fault);
   module.def("fault_points", &fault::points);
-  module.def("is_forked_child", &is_forked_child);
   module.def("total_memory", &total_memory);
   module.attr("DTYPE_NAMES") =
       nb::cast(std::vector<std::string>(dtype_names, dtype_names + num_dtypes));

@@ -1,8 +1,9 @@
-// All interleavings of the meeting protocol of channel.cc, for two and three ranks and a few meetings, with an
-// end of the channel at any moment: no wake-up is lost, no posting is read while it is overwritten.
+// All interleavings of the meeting protocol of channel.cc, for two and three ranks and a few
+// meetings, with an end of the channel at any moment: no wake-up is lost, no posting is read while
+// it is overwritten.
 //
-// The model has one step for each access to shared memory, so sequential consistency is assumed; the code
-// asks for it at the two places where it matters (Channel::post and Channel::sleep_for).
+// The model has one step for each access to shared memory, so sequential consistency is assumed;
+// the code asks for it at the two places where it matters (Channel::post and Channel::sleep_for).
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -17,17 +18,17 @@ constexpr int max_ranks = 3;
 constexpr int num_meetings = 3;
 
 enum Step : uint8_t {
-  write_posting,   // of call n into buffer n % 2
-  post,            // word += 1
-  wake_sleepers,   // if num_sleepers > 0: wake all who sleep on my word
-  announce,        // num_sleepers of the awaited peer += 1
-  look,            // remember its word
-  sleep_or_go,     // futex: sleep if the word is still the one remembered
+  write_posting,  // of call n into buffer n % 2
+  post,           // word += 1
+  wake_sleepers,  // if num_sleepers > 0: wake all who sleep on my word
+  announce,       // num_sleepers of the awaited peer += 1
+  look,           // remember its word
+  sleep_or_go,    // futex: sleep if the word is still the one remembered
   asleep,
-  withdraw,        // num_sleepers -= 1
-  read_postings,   // of all peers
-  finished,        // all meetings done
-  failed,          // saw the end of the channel
+  withdraw,       // num_sleepers -= 1
+  read_postings,  // of all peers
+  finished,       // all meetings done
+  failed,         // saw the end of the channel
 };
 
 struct Rank {
@@ -35,7 +36,7 @@ struct Rank {
   uint8_t meeting = 0;  // number of meetings posted
   uint8_t peer = 0;     // awaited
   uint8_t seen = 0;
-  uint8_t word = 0;     // posts, times two, plus one for "revoked"
+  uint8_t word = 0;  // posts, times two, plus one for "revoked"
   uint8_t num_sleepers = 0;
   std::array<uint8_t, 2> posting{255, 255};
   auto operator<=>(const Rank&) const = default;
@@ -175,7 +176,8 @@ int main() {
   for (const bool may_revoke : {false, true}) {
     for (const int num_ranks : {2, 3}) {
       const Model model(num_ranks, may_revoke);
-      std::printf("%d ranks, %s: %zu states\n", num_ranks, may_revoke ? "revoked" : "quiet", model.num_states());
+      std::printf("%d ranks, %s: %zu states\n", num_ranks, may_revoke ? "revoked" : "quiet",
+                  model.num_states());
     }
   }
 }

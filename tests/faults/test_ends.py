@@ -73,7 +73,8 @@ def test_revoke_wakes_everybody() -> None:
     """F06: a rank that cannot go on tells the others at once instead of letting them wait."""
     with Ranks(3, patience=20.0) as ranks:
         ranks.start(revoke_while_others_wait)
-        ranks.wait_mark("about to wait", ranks=[1, 2]).open_gate("others wait")
+        ranks.wait_mark("about to wait", ranks=[1, 2]).wait_mark("others wait", ranks=[0])
+        ranks.open_gate("others wait")
         for outcome in ranks.wait(10.0):
             assert outcome.error is not None
             assert (outcome.error.type, outcome.error.fields["rank"]) == ("Revoked", 0)

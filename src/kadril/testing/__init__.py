@@ -1,0 +1,82 @@
+"""The public test kit: write tests that run on ranks, with the tools that kadril tests itself with.
+
+    from kadril.testing import ranks
+
+    @ranks(1, 2, 4)
+    def test_sum_of_ranks(world):
+        total = torch.tensor([world.rank])
+        world.transport.allreduce(total)
+        assert total.item() == sum(range(world.size))
+
+| name | for |
+|---|---|
+| `ranks`, `run_on_ranks`, `RankPool`, `RanksFailed` | tests on a standing pool of ranks |
+| `check_adjoint`, `check_autograd_adjoint`, `integer_valued` | the dot-product test of operators |
+| `Ranks`, `Outcome`, `fault_points` | ranks that are killed, stopped, or fail at a named point |
+| `no_leaks`, `LeakError` | nothing is left behind |
+| `shutdown` | end the processes the kit has started; the pytest plugin calls it |
+
+Names are imported when first used: the kit itself needs neither torch nor pytest to be imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kadril.testing.adjoint import check_adjoint, check_autograd_adjoint, integer_valued
+    from kadril.testing.failure import RanksFailed
+    from kadril.testing.faults import Outcome, Ranks, fault_points
+    from kadril.testing.leaks import LeakError, no_leaks
+    from kadril.testing.mark import ranks
+    from kadril.testing.pool import RankPool, run_on_ranks
+
+__all__ = [
+    "LeakError",
+    "Outcome",
+    "RankPool",
+    "Ranks",
+    "RanksFailed",
+    "check_adjoint",
+    "check_autograd_adjoint",
+    "fault_points",
+    "integer_valued",
+    "no_leaks",
+    "ranks",
+    "run_on_ranks",
+    "shutdown",
+]
+
+HOMES = {
+    "LeakError": "leaks",
+    "Outcome": "faults",
+    "RankPool": "pool",
+    "Ranks": "faults",
+    "RanksFailed": "failure",
+    "check_adjoint": "adjoint",
+    "check_autograd_adjoint": "adjoint",
+    "fault_points": "faults",
+    "integer_valued": "adjoint",
+    "no_leaks": "leaks",
+    "ranks": "mark",
+    "run_on_ranks": "pool",
+}
+
+
+def shutdown() -> None:
+    """End all processes that the kit keeps: the ranks of the pool, and the zygote of `Ranks`.
+
+    They are started again when they are needed again.
+    """
+    for name, close in (("pool", "close_pool"), ("zygote", "close_zygote")):
+        module = sys.modules.get(f"kadril.testing.{name}")
+        if module is not None:
+            getattr(module, close)()
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOMES:
+        return getattr(importlib.import_module(f"kadril.testing.{HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,63 @@
+"""What the session and the nursery say to each other.
+
+session                            nursery
+|  -- Load(target) ------------>  |  imports the module of the test
+|  -- Fork(rank) + sockets ---->  |  forks; the rank talks to the session itself
+|  <---------- Change(pid) -----  |  a rank has stopped, gone on, or ended, with the time
+|  -- Reap(pids) -------------->  |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+from kadril.testing.messages import Target
+
+__all__ = ["MAX_MESSAGE", "Change", "Done", "Fork", "Load", "Order", "Reap"]
+
+MAX_MESSAGE = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """Import a module before ranks are forked that would each have to."""
+
+    target: Target
+    import_path: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fork:
+    """Fork a rank. With it come its connection and, for a rank that is to listen, a socket."""
+
+    rank: int
+    directory: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reap:
+    """Forget children that have ended."""
+
+    pids: tuple[int, ...]
+
+
+Order: TypeAlias = Load | Fork | Reap
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """The answer to an order: the pid of a fork, or what went wrong."""
+
+    pid: int = 0
+    trouble: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A child is in another state since `at`; `code` is its exit code, or minus its signal."""
+
+    pid: int
+    state: Literal["stopped", "continued", "ended"]
+    at: float
+    code: int = 0

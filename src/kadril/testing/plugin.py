@@ -1,0 +1,138 @@
+"""The pytest plugin: tests marked with `@ranks` run on the standing pool.
+
+It is found by itself where kadril is installed. Fixtures: `rank_pool`, `no_leaks`, and `world` for
+tests marked with `@ranks`. Option `--require-mpi` (ini: `require_mpi`) turns the skip of tests
+whose MPI is not installed into a failure, for machines that must have it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kadril.testing.mark import mark_of
+from kadril.testing.messages import WorldKey
+
+if TYPE_CHECKING:
+    from kadril.testing.pool import RankPool
+
+__all__: list[str] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Seats:
+    """Stands for the world of a test in the session, where there is none."""
+
+    key: WorldKey
+    timeout: float
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--require-mpi`."""
+    text = "fail, rather than skip, tests whose MPI is not installed"
+    parser.getgroup("kadril").addoption("--require-mpi", action="store_true", help=text)
+    parser.addini("require_mpi", text, type="bool", default=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test for each size and transport."""
+    mark = mark_of(metafunc.function)
+    if mark is None:
+        return
+    options = tuple(sorted(mark.options.items()))
+    seats = [
+        Seats(WorldKey(transport, size, options), mark.timeout)
+        for size in mark.sizes
+        for transport in mark.transports
+    ]
+    names = [f"{seat.key.size}-{seat.key.transport}" for seat in seats]
+    metafunc.parametrize("world", seats, ids=names, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def rank_pool(request: pytest.FixtureRequest) -> RankPool:
+    """The standing pool: `rank_pool.run(2, function, *arguments)` calls a function on two ranks."""
+    from kadril.testing.pool import current_pool
+
+    pool = current_pool()
+    pool.root = request.config.rootpath
+    pool.inherit_output = request.config.getoption("capture") == "no"
+    for item in request.session.items:
+        mark = mark_of(getattr(item, "function", None))
+        if mark is not None:
+            for transport in mark.transports:
+                pool.expect(transport, max(mark.sizes))
+    return pool
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, rank_pool: RankPool) -> Seats:
+    """The world of a test marked with `@ranks`."""
+    from kadril.testing.pool import Unavailable
+
+    seats = getattr(request, "param", None)
+    if not isinstance(seats, Seats):
+        pytest.fail(
+            "a test gets its `world` from @kadril.testing.ranks(...), which is missing",
+            pytrace=False,
+        )
+    try:
+        rank_pool.crew(seats.key.transport)
+    except Unavailable as error:
+        if request.config.getoption("--require-mpi") or request.config.getini("require_mpi"):
+            pytest.fail(f"--require-mpi: {error}", pytrace=False)
+        pytest.skip(str(error))
+    return seats
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
+    """Run the body of a test on ranks, in place of the call that pytest would make."""
+    seats = pyfuncitem.funcargs.get("world")
+    if not isinstance(seats, Seats):
+        return None
+    from kadril.testing.failure import RanksFailed
+    from kadril.testing.pool import current_pool, pack, settle
+    from kadril.testing.target import locate
+
+    names = inspect.signature(pyfuncitem.obj).parameters
+    keywords = {name: pyfuncitem.funcargs[name] for name in names if name != "world"}
+    failure = None
+    try:
+        target, payload = locate(pyfuncitem.function), pack((), keywords)
+    except TypeError as error:
+        failure = str(error)
+    if failure is not None:  # outside of the handler, so that it is not shown twice
+        pytest.fail(failure, pytrace=False)
+    reports = current_pool().call(seats.key, target, payload, seats.timeout)
+    for report in reports:
+        if report.output:
+            pyfuncitem.add_report_section("call", f"output of rank {report.rank}", report.output)
+    try:
+        settle(reports)
+    except RanksFailed as error:
+        failure = str(error)
+    if failure is not None:
+        pytest.fail(failure, pytrace=False)
+    return True
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail a test that leaves a process, descriptor, thread, segment or file behind."""
+    from kadril.testing.leaks import no_leaks as check
+
+    with check():
+        yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """End the ranks."""
+    from kadril.testing import shutdown
+
+    shutdown()

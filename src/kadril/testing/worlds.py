@@ -1,0 +1,79 @@
+"""The worlds of tests: what they are known by, and how a rank opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from socket import socket
+from typing import TYPE_CHECKING, Any
+
+from kadril.config import Config
+from kadril.testing.messages import Open, WorldKey
+
+if TYPE_CHECKING:
+    from kadril.world import World
+
+__all__ = ["MAX_RANKS", "open_mpi_world", "open_world", "world_config", "world_key"]
+
+MAX_RANKS = 8
+
+# Short enough that a test whose ranks wait for each other in vain ends with `Stalled`, which says
+# who waits for whom, before its own deadline ends it with a kill.
+PATIENCE = 20.0
+CONNECT_TIMEOUT = 30.0
+
+
+def world_key(transport: str, size: int, options: Mapping[str, object]) -> WorldKey:
+    """The key of a world.
+
+    Raises:
+        ValueError: a size that the pool cannot have, or a transport it does not know.
+    """
+    if not 1 <= size <= MAX_RANKS:
+        raise ValueError(f"the pool has worlds of 1 to {MAX_RANKS} ranks, not {size}")
+    if transport.partition(":")[0] not in ("shm", "c10d", "mpi"):
+        raise ValueError(
+            f"no transport {transport!r} in the pool; use shm, c10d, c10d:<backend>, mpi:openmpi"
+            " or mpi:mpich"
+        )
+    return WorldKey(transport, size, tuple(sorted(options.items())))
+
+
+def world_config(key: WorldKey) -> Config:
+    """The options of a test's world; not the environment's, so that it is the same everywhere."""
+    transport = (
+        key.transport.partition(":")[0] if key.transport.startswith("mpi") else key.transport
+    )
+    options: dict[str, Any] = {
+        "transport": transport,
+        "patience": PATIENCE,
+        "connect_timeout": CONNECT_TIMEOUT,
+        **dict(key.options),
+    }
+    return Config(**options)
+
+
+def open_world(request: Open, listener: socket | None) -> World:
+    """Open a world over the meeting place that the session has made."""
+    from kadril.world import open_local
+
+    return open_local(
+        request.rank,
+        request.key.size,
+        request.path,
+        request.secret,
+        job=request.job,
+        generation=0,
+        config=world_config(request.key),
+        listen_socket=listener,
+    )
+
+
+def open_mpi_world(request: Open, communicator: Any) -> World:
+    """Open a world on the first ranks of an MPI job."""
+    from kadril.world import open_mpi
+
+    # Collective over its members only, so the other ranks of the job need not come.
+    group = communicator.Get_group().Incl(list(range(request.key.size)))
+    members = communicator.Create_group(group)
+    group.Free()
+    return open_mpi(members, job=request.job, config=world_config(request.key))

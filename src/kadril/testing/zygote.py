@@ -1,0 +1,146 @@
+"""The session's end of the nursery: have ranks forked, and hear what becomes of them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kadril.testing.crew import START_TIMEOUT, PoolError, worker_environment
+from kadril.testing.leaks import keep, release
+from kadril.testing.messages import Target
+from kadril.testing.orders import MAX_MESSAGE, Change, Done, Fork, Load, Reap
+
+__all__ = ["Zygote", "close_zygote", "current_zygote"]
+
+ORDER_TIMEOUT = 30.0
+
+
+class Zygote:
+    """A process with torch imported, to fork ranks from.
+
+    Raises:
+        PoolError: it could not be started.
+    """
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listeners: dict[int, Callable[[Change], None]] = {}
+        self.loaded: set[Target] = set()
+        with theirs:
+            command = [sys.executable, "-m", "kadril.testing.nursery"]
+            self.process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                env=worker_environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        keep(self, pids=[self.process.pid], fds=[self.control.fileno()])
+        try:
+            self.answer(START_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return self.control.fileno() >= 0
+
+    def load(self, target: Target) -> None:
+        """Have the module of a function imported."""
+        module = target._replace(qualname="")
+        if module not in self.loaded:
+            self.order(Load(target, tuple(sys.path)))
+            self.loaded.add(module)
+
+    def fork(
+        self,
+        rank: int,
+        directory: Path,
+        descriptors: Sequence[int],
+        listener: Callable[[Change], None],
+    ) -> int:
+        """Fork a rank; `listener` hears of its stops and its end. Returns its pid."""
+        pid = self.order(Fork(rank, os.fspath(directory)), descriptors).pid
+        self.listeners[pid] = listener
+        return pid
+
+    def reap(self, pids: Sequence[int]) -> None:
+        """Let go of ranks that have ended; their pids may be reused from here on."""
+        if pids:
+            self.order(Reap(tuple(pids)))
+        for pid in pids:
+            self.listeners.pop(pid, None)
+
+    def order(self, order: object, descriptors: Sequence[int] = ()) -> Done:
+        """Send an order and wait until it is carried out.
+
+        Raises:
+            PoolError: it went wrong.
+        """
+        socket.send_fds(self.control, [pickle.dumps(order)], list(descriptors))
+        return self.answer(ORDER_TIMEOUT)
+
+    def answer(self, timeout: float) -> Done:
+        """Wait for the answer to an order; changes that come before it are told on the way."""
+        deadline = time.monotonic() + timeout
+        while select.select([self.control], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            message = self.receive()
+            if isinstance(message, Done):
+                if message.trouble:
+                    raise PoolError(f"the process that forks ranks: {message.trouble}")
+                return message
+        raise PoolError(f"the process that forks ranks did not answer within {timeout:g} s")
+
+    def receive(self) -> Any:
+        """Take one message; a change goes to its listener."""
+        data = self.control.recv(MAX_MESSAGE)
+        if not data:
+            close_zygote()  # and with it, by the kernel's hand, all ranks it has forked
+            raise PoolError("the process that forks ranks is gone; the next Ranks starts another")
+        message = pickle.loads(data)
+        if isinstance(message, Change) and message.pid in self.listeners:
+            self.listeners[message.pid](message)
+        return message
+
+    def close(self) -> None:
+        """End it, and with it all ranks that it has forked."""
+        self.control.close()
+        try:
+            self.process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        release(self)
+
+
+_current: Zygote | None = None
+
+
+def current_zygote() -> Zygote:
+    """The zygote of this process, started when first asked for."""
+    global _current  # noqa: PLW0603 - one per process is the point
+    if _current is None:
+        _current = Zygote()
+        atexit.register(close_zygote)
+    return _current
+
+
+def close_zygote() -> None:
+    """End the zygote of this process, if it has one."""
+    global _current
+    # A child made by fork has a copy of it that is not its own.
+    if _current is not None and _current.owner == os.getpid():
+        zygote, _current = _current, None
+        zygote.close()
