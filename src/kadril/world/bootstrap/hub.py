@@ -1,0 +1,47 @@
+"""Bootstrap of ranks that one hub spans: `kadril run`, and a world of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kadril.world.bootstrap.serving import serve_store
+from kadril.world.hub import Hub
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from kadril.world.layout import Layout
+
+__all__ = ["HubBootstrap"]
+
+
+class HubBootstrap:
+    """All ranks of the world in one hub.
+
+    Attributes:
+        hub: of all ranks.
+    """
+
+    kind = "hub"
+
+    def __init__(self, hub: Hub, *, prefix: str, timeout: float) -> None:
+        self.hub = hub
+        self.rank = hub.rank
+        self.size = hub.size
+        self._prefix = prefix
+        self._timeout = timeout
+
+    def exchange(self, blob: bytes) -> list[bytes]:
+        """See `Bootstrap`."""
+        return self.hub.allgather(blob)
+
+    def store(self, layout: Layout) -> dist.Store:
+        """Rank 0 serves on loopback: the unix-domain socket proves that one kernel runs all."""
+        return serve_store(self, "127.0.0.1", self._prefix, self._timeout)
+
+    def finish(self) -> None:
+        """Nothing: each exchange ends on all ranks together."""
+
+    def close(self) -> None:
+        """See `Bootstrap`."""
+        self.hub.close()

@@ -1,0 +1,47 @@
+"""Deadlines on the monotonic clock: a jump of the wall clock neither hangs nor hurries anybody."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["Backoff", "Deadline"]
+
+
+class Deadline:
+    """A moment `seconds` from the time it is made."""
+
+    def __init__(self, seconds: float) -> None:
+        self._start = time.monotonic()
+        self._end = self._start + seconds
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, never less than 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._start
+
+    @property
+    def expired(self) -> bool:
+        """Whether the moment has passed."""
+        return self.remaining == 0.0
+
+    def shorten(self, seconds: float) -> None:
+        """Move the moment to `seconds` from now, if that is earlier."""
+        self._end = min(self._end, time.monotonic() + seconds)
+
+
+class Backoff:
+    """Growing pauses for the few waits that no descriptor announces."""
+
+    def __init__(self, first: float = 0.001, longest: float = 0.05) -> None:
+        self._pause = first
+        self._longest = longest
+
+    def sleep(self, deadline: Deadline) -> None:
+        """Pause, but not past the deadline."""
+        time.sleep(min(self._pause, deadline.remaining))
+        self._pause = min(self._pause * 1.5, self._longest)

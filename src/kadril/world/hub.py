@@ -1,0 +1,182 @@
+r"""The hub: a meeting of the ranks of one host over a unix-domain socket, for setting up.
+
+             rank 1   rank 2   rank 3
+                \       |       /          each line is a connection that was proved from both
+                 \      |      /           sides (see handshake.py); rank 0 serves
+                      rank 0
+
+It moves small blobs and descriptors, a few times per world; data goes through a transport. There is
+no thread; rank 0 serves while it is itself inside a call. Every call is collective and made in the
+same order on all ranks; where one rank fails, all are told its reason and the hub is closed.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from kadril.errors import ClosedError, ForkedError
+from kadril.world import unix
+from kadril.world.gathering import Gathering, release_held
+from kadril.world.handshake import SECRET_BYTES, Claim
+from kadril.world.joining import join
+from kadril.world.wire import MAX_BLOB
+
+__all__ = ["Hub"]
+
+
+class Hub(abc.ABC):
+    """The ranks of one host, connected; a context manager.
+
+    Attributes:
+        rank: of this process within the hub.
+        size: number of ranks.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
+        self.rank = rank
+        self.size = size
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    @staticmethod
+    def open(
+        path: str,
+        secret: bytes,
+        rank: int,
+        size: int,
+        *,
+        job: str,
+        generation: int,
+        listen_socket: socket.socket | None = None,
+        timeout: float,
+    ) -> Hub:
+        """Meet the other ranks at the unix-domain socket `path`; returns when all have come.
+
+        Args:
+            path: of the socket; its directory should be closed to other users.
+            secret: 32 bytes that every rank of the job knows and nobody else.
+            rank: of this process within the hub.
+            size: number of ranks.
+            job: name of the job; not secret.
+            generation: number of this meeting within the job, the same on all ranks. A rank that is
+                ahead is held until rank 0 gets there; one that is behind is refused.
+            listen_socket: rank 0 only: the socket that listens at `path` already. It stays open,
+                and is for the next generation too. Where it is None rank 0 binds `path`, and
+                removes it again as soon as all ranks have come.
+            timeout: seconds to wait for the others, here and in each later call.
+
+        Raises:
+            RendezvousError: a rank did not come, left, or does not fit; all ranks get the same
+                reason.
+            ValueError: rank, size or secret make no sense.
+        """
+        if not 0 <= rank < size:
+            raise ValueError(f"rank must be from 0 to size - 1 = {size - 1}, got {rank}")
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
+        # Imported here, since both are made from this class.
+        from kadril.world.hub_peer import PeerHub
+        from kadril.world.hub_server import ServerHub
+
+        mine = Claim(rank=rank, size=size, job=job, generation=generation)
+        if size == 1:
+            return ServerHub({}, timeout)
+        if rank > 0:
+            return PeerHub(join(path, secret, mine, timeout), rank, size, timeout)
+        if listen_socket is not None:
+            return ServerHub(Gathering(listen_socket, secret, mine, timeout).run(), timeout)
+        listener = unix.listen(path)
+        try:
+            return ServerHub(Gathering(listener, secret, mine, timeout).run(), timeout)
+        finally:
+            release_held(listener)
+            Path(path).unlink(missing_ok=True)
+            listener.close()
+
+    def allgather(self, blob: bytes) -> list[bytes]:
+        """Give a blob of at most 1 MiB; get those of all ranks, in rank order.
+
+        Raises:
+            RendezvousError: a rank left, is late, or made another call.
+            ClosedError: the hub was closed, or has failed before.
+            ForkedError: called in a child made by fork.
+        """
+        self._check("allgather")
+        if len(blob) > MAX_BLOB:
+            raise ValueError(f"a blob may have {MAX_BLOB} bytes, got {len(blob)}")
+        return self._allgather(bytes(blob))
+
+    def broadcast_fd(self, fd: int | None) -> int:
+        """Hand rank 0's descriptor to all ranks.
+
+        Args:
+            fd: rank 0's descriptor, which stays its own; None on other ranks.
+
+        Returns:
+            A descriptor for the same open file, owned by the caller (on rank 0: a duplicate).
+
+        Raises:
+            RendezvousError, ClosedError, ForkedError: as `allgather`.
+        """
+        self._check("broadcast_fd")
+        if (fd is None) != (self.rank > 0):
+            raise ValueError("rank 0, and only rank 0, gives the descriptor")
+        return self._broadcast_fd(fd)
+
+    def allgather_fds(self, fd: int) -> list[int]:
+        """Hand each rank's descriptor to all ranks.
+
+        Returns:
+            A descriptor for each rank, in rank order, all owned by the caller, its own duplicated.
+
+        Raises:
+            RendezvousError, ClosedError, ForkedError: as `allgather`.
+        """
+        self._check("allgather_fds")
+        return self._allgather_fds(fd)
+
+    def close(self) -> None:
+        """Close the connections; local, and may be called again."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._close()
+
+    def _check(self, operation: str) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                f"{operation} on a hub that belongs to process {self._pid}; this is its child"
+                f" {os.getpid()}. A forked child is not a rank"
+            )
+        if self._is_closed:
+            raise ClosedError(f"{operation} on a hub that is closed, or has failed before")
+
+    @abc.abstractmethod
+    def _allgather(self, blob: bytes) -> list[bytes]: ...
+
+    @abc.abstractmethod
+    def _broadcast_fd(self, fd: int | None) -> int: ...
+
+    @abc.abstractmethod
+    def _allgather_fds(self, fd: int) -> list[int]: ...
+
+    @abc.abstractmethod
+    def _close(self) -> None: ...
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"

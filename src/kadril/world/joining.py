@@ -1,0 +1,150 @@
+"""How a rank joins the hub that rank 0 serves."""
+
+from __future__ import annotations
+
+import os
+
+from kadril.errors import RendezvousError
+from kadril.world import unix
+from kadril.world.deadline import Backoff, Deadline
+from kadril.world.fields import unpack
+from kadril.world.handshake import NONCE_BYTES, Claim, check_verdict, make_claim
+from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError
+
+__all__ = ["join"]
+
+# Rank 0 closes without a word on a proof it cannot check. A crowd of strangers may push a
+# connection out at just that moment too, hence more than one try.
+MAX_SILENT_REFUSALS = 3
+
+# Rank 0 says how long it will wait; its word about the outcome takes a moment more.
+SLACK_SECONDS = 5.0
+
+
+def join(path: str, secret: bytes, mine: Claim, timeout: float) -> Connection:
+    """Connect to rank 0, prove oneself, check rank 0's proof, wait until all ranks have come.
+
+    Raises:
+        RendezvousError: rank 0 did not answer, refused, is not what it claims to be, or said that
+            the meeting failed.
+    """
+    deadline = Deadline(timeout)
+    backoff = Backoff()
+    for _ in range(MAX_SILENT_REFUSALS):
+        connection, challenge = _find(path, mine, deadline, timeout)
+        try:
+            verdict = _introduce(connection, secret, mine, challenge, deadline)
+            if verdict is not None:
+                _await_start(connection, mine, _admitted(verdict, mine), deadline)
+                return connection
+        except TimeoutError:
+            connection.close()
+            raise _unanswered(path, mine, timeout) from None
+        except WireError as error:
+            connection.close()
+            raise RendezvousError(
+                f"rank {mine.rank}: whoever listens at {path} is not rank 0 of this job: {error}"
+            ) from error
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        backoff.sleep(deadline)
+    raise RendezvousError(
+        f"rank {mine.rank}: rank 0 at {path} did not accept the proof of this process."
+        " It belongs to another job, or read another secret: do all ranks have the same"
+        " KADRIL_JOB and KADRIL_SECRET_FILE?"
+    )
+
+
+def _find(path: str, mine: Claim, deadline: Deadline, timeout: float) -> tuple[Connection, bytes]:
+    """Connect until rank 0 answers with a challenge.
+
+    It may take until rank 0 itself has come as far as `init()`. A connection that is closed before
+    the challenge was pushed out by others, or waited at a listener that went away: try again.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            connection = Connection(unix.connect(path, deadline))
+        except TimeoutError:
+            raise _unanswered(path, mine, timeout) from None
+        try:
+            _check_owner(connection, path, mine)
+            frame = connection.receive(deadline)
+            if frame.kind is not Kind.CHALLENGE or len(frame.payload) != NONCE_BYTES:
+                raise RendezvousError(
+                    f"rank {mine.rank}: what listens at {path} is no kadril rendezvous"
+                )
+        except PeerClosedError:
+            connection.close()
+            backoff.sleep(deadline)
+        except (TimeoutError, WireError) as error:
+            connection.close()
+            raise _unanswered(path, mine, timeout) from error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection, frame.payload
+
+
+def _check_owner(connection: Connection, path: str, mine: Claim) -> None:
+    _pid, uid = connection.credentials()
+    if uid != os.geteuid():
+        raise RendezvousError(
+            f"rank {mine.rank} runs as user {os.geteuid()}, and user {uid} listens at {path}."
+            " Run all ranks as one user"
+        )
+
+
+def _introduce(
+    connection: Connection, secret: bytes, mine: Claim, challenge: bytes, deadline: Deadline
+) -> Frame | None:
+    """Send the claim and check the answer; None where rank 0 closed without one."""
+    claim = make_claim(secret, mine, challenge)
+    try:
+        connection.send(Kind.CLAIM, claim, deadline=deadline)
+        connection.trust()
+        frame = connection.receive(deadline)
+    except PeerClosedError:
+        return None
+    text = check_verdict(secret, challenge, claim, frame.kind, frame.payload)
+    return Frame(frame.kind, text)
+
+
+def _admitted(verdict: Frame, mine: Claim) -> float:
+    """The seconds that rank 0 will wait for the others."""
+    if verdict.kind is not Kind.WELCOME:
+        raise RendezvousError(f"rank {mine.rank}: rank 0 refused: {verdict.payload.decode()}")
+    remaining = unpack(verdict.payload, {"remaining": float}, "rank 0")["remaining"]
+    return float(remaining)  # type: ignore[arg-type]
+
+
+def _await_start(
+    connection: Connection, mine: Claim, seconds_of_rank_0: float, deadline: Deadline
+) -> None:
+    patience = Deadline(max(deadline.remaining, seconds_of_rank_0) + SLACK_SECONDS)
+    try:
+        frame = connection.receive(patience)
+    except PeerClosedError:
+        raise RendezvousError(
+            f"rank {mine.rank}: rank 0 left or died while the ranks were meeting."
+            " Its own output says why"
+        ) from None
+    except TimeoutError:
+        raise RendezvousError(
+            f"rank {mine.rank}: rank 0 answered, and then said nothing for {patience.elapsed:.0f}"
+            " s. It may be stopped: see the state of its process"
+        ) from None
+    if frame.kind is Kind.FAILED:
+        raise RendezvousError(f"rank {mine.rank}: {frame.payload.decode()}")
+    if frame.kind is not Kind.START:
+        raise WireError(f"it sent {frame.kind.name} where START was due")
+
+
+def _unanswered(path: str, mine: Claim, timeout: float) -> RendezvousError:
+    return RendezvousError(
+        f"rank {mine.rank}: rank 0 did not answer at {path} within {timeout:g} s. See whether it"
+        " was started and reached kadril.init(), or raise KADRIL_CONNECT_TIMEOUT"
+    )

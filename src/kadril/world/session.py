@@ -1,0 +1,267 @@
+"""The one world of this process: `init()`, `shutdown()`, and questions to it.
+
+    NEW --init()--> OPEN --shutdown()--> CLOSED --init()--> OPEN ...
+                      |
+                      `--fork()--> FORKED, in the child: every question raises `ForkedError`
+
+Each `init()` is a new generation: all ranks call it equally often, so they count alike, and a rank
+that was left behind by an earlier world cannot be taken for one of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kadril.config import Config
+from kadril.errors import (
+    AlreadyInitializedError,
+    ClosedError,
+    ForkedError,
+    KadrilError,
+    NotInitializedError,
+)
+from kadril.world.identity import Identity, find_identity
+from kadril.world.logs import set_up_logging
+from kadril.world.world import World, open_world
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "current",
+    "init",
+    "is_initialized",
+    "is_main",
+    "local_rank",
+    "local_size",
+    "make_current",
+    "rank",
+    "shared_empty",
+    "shutdown",
+    "size",
+]
+
+
+class Session:
+    """What this process remembers of its worlds."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.world: World | None = None
+        self.identity: Identity | None = None
+        self.was_open = False
+        self.num_generations = 0
+        self.forked_from = 0  # process id of the rank whose child this is, or 0
+
+    def mark_forked(self) -> None:
+        """In the child of a fork: forget the parent's world without touching it."""
+        self.lock = (
+            threading.RLock()
+        )  # the parent's may have been held by a thread that is not here
+        if self.world is not None:
+            self.forked_from = os.getppid()
+            # Kept alive: its destructors would close, in the child, what is the parent's.
+            _kept_for_ever.append(self.world)
+            self.world = None
+
+
+_kept_for_ever: list[World] = []
+_session = Session()
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    job: str | None = None,
+    secret_file: str | None = None,
+    config: Config | None = None,
+    **options: Any,
+) -> World:
+    """Meet the other ranks; collective.
+
+    Who this process is comes from the arguments, or else from the launcher: `kadril run`, torchrun,
+    mpirun, srun; without any of them it is a world of one. Called again with equal options it gives
+    the same world.
+
+    Args:
+        rank: of this process; with `size`, instead of a launcher's word.
+        size: number of ranks.
+        rendezvous: where ranks that were given explicitly meet: "unix:<path>" or
+            "tcp:<host>:<port>".
+        job: name of the job, for ranks that were given explicitly.
+        secret_file: file with the job's 32-byte secret, for ranks that were given explicitly.
+        config: all options at once; otherwise those of the environment.
+        **options: single options of `Config`, which win over the environment.
+
+    Raises:
+        RendezvousError: a rank did not come, or does not fit to the others.
+        ConfigError: an option, or a launcher's variable, makes no sense.
+        AlreadyInitializedError: called again with other options.
+        ForkedError: called in a child made by fork of a rank.
+        TypeError: an option that does not exist, or `config` together with options.
+    """
+    if config is not None and options:
+        raise TypeError(f"give config or single options, not both: {', '.join(sorted(options))}")
+    with _session.lock:
+        check_not_forked("init()")
+        config = Config.from_environment(**options) if config is None else config
+        identity = find_identity(
+            rank=rank, size=size, rendezvous=rendezvous, job=job, secret_file=secret_file
+        )
+        if _session.world is not None and not _session.world.is_closed:
+            check_equal(_session.world, config, identity)
+            return _session.world
+        set_up_logging(config)
+        generation = identity.generation + _session.num_generations
+        _session.num_generations += 1
+        world = open_world(identity, config, generation)
+        adopt(world, identity)
+        return world
+
+
+def make_current(world: World) -> None:
+    """Make a world of `open_local` or `open_mpi` the one that `current()` gives.
+
+    Raises:
+        AlreadyInitializedError: there is another one.
+    """
+    with _session.lock:
+        check_not_forked("make_current()")
+        if (
+            _session.world is not None
+            and not _session.world.is_closed
+            and _session.world is not world
+        ):
+            raise AlreadyInitializedError("this process has a world; call kadril.shutdown() first")
+        adopt(world, None)
+
+
+def adopt(world: World, identity: Identity | None) -> None:
+    """Remember a world as the one of this process."""
+    _session.world = world
+    _session.identity = identity
+    _session.was_open = True
+
+
+def check_not_forked(operation: str) -> None:
+    """Raise `ForkedError` in a child made by fork of a process that had a world."""
+    if _session.forked_from:
+        raise ForkedError(
+            f"{operation} in process {os.getpid()}, which a rank (process {_session.forked_from})"
+            " made by fork. A child is not a rank: call kadril in the parent, or start the child"
+            " with multiprocessing's 'spawn'"
+        )
+
+
+def check_equal(world: World, config: Config, identity: Identity) -> None:
+    """Raise `AlreadyInitializedError` where `init()` asks for another world than there is."""
+    differences = [
+        f"{field.name} is {getattr(world.config, field.name)!r}, asked for"
+        f" {getattr(config, field.name)!r}"
+        for field in dataclasses.fields(config)
+        if getattr(world.config, field.name) != getattr(config, field.name)
+    ]
+    if _session.identity is not None and identity != _session.identity:
+        differences.append(f"it is {describe(_session.identity)}, asked for {describe(identity)}")
+    if differences:
+        raise AlreadyInitializedError(
+            f"kadril.init() was called before with other options: {'; '.join(differences)}."
+            " Call kadril.shutdown() first, or leave the options out"
+        )
+
+
+def describe(identity: Identity) -> str:
+    """An identity in a few words."""
+    return f"rank {identity.rank} of {identity.size} by {identity.source}"
+
+
+def shutdown() -> None:
+    """Leave the world; local. Does nothing where there is none, so it may be called again."""
+    with _session.lock:
+        check_not_forked("shutdown()")
+        world, _session.world = _session.world, None
+        if world is not None:
+            world.close()
+
+
+def is_initialized() -> bool:
+    """Whether this process has an open world."""
+    return _session.world is not None and not _session.world.is_closed
+
+
+def current() -> World:
+    """The world of this process.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+        ClosedError: it was, and then `shutdown()` too.
+        ForkedError: this is a child made by fork of a rank.
+    """
+    world = _session.world
+    if world is not None and not world.is_closed:
+        return world
+    check_not_forked("use of kadril")
+    if _session.was_open:
+        raise ClosedError("kadril was shut down; call kadril.init() again")
+    raise NotInitializedError("kadril is not initialized; call kadril.init() first")
+
+
+def rank() -> int:
+    """Rank of this process, from 0. Raises as `current`."""
+    return current().rank
+
+
+def size() -> int:
+    """Number of ranks. Raises as `current`."""
+    return current().size
+
+
+def local_rank() -> int:
+    """Position of this rank on its host. Raises as `current`."""
+    return current().local_rank
+
+
+def local_size() -> int:
+    """Number of ranks on this host. Raises as `current`."""
+    return current().local_size
+
+
+def cross_rank() -> int:
+    """Position of this host among hosts that have this local rank. Raises as `current`."""
+    return current().cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank. Raises as `current`."""
+    return current().cross_size
+
+
+def is_main() -> bool:
+    """Whether this is rank 0, which prints and writes for all. Raises as `current`."""
+    return current().is_main
+
+
+def shared_empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor in memory that the ranks of this host share; see `World.shared_empty`."""
+    return current().shared_empty(shape, dtype)
+
+
+def close_at_exit() -> None:
+    """Leave quietly: a program that ends need not hear that its peers ended first."""
+    with contextlib.suppress(KadrilError, OSError):
+        if not _session.forked_from:
+            shutdown()
+
+
+os.register_at_fork(after_in_child=_session.mark_forked)
+atexit.register(close_at_exit)

@@ -1,0 +1,370 @@
+"""A world: all ranks of a job, having met, with a transport between them.
+
+who am I            identity.py     from the arguments of init(), or from a launcher's variables
+meet the others     bootstrap/      over a hub, torch's store, or MPI
+who shares a host   neighbours.py   cards, then a proof
+which transport     choice.py       the one that was asked for, or the best that can work
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from kadril.config import Config
+from kadril.errors import ClosedError, ForkedError
+from kadril.world.bootstrap import Bootstrap, agree, open_bootstrap
+from kadril.world.bootstrap.hub import HubBootstrap
+from kadril.world.bootstrap.mpi import MpiBootstrap
+from kadril.world.bootstrap.opening import key_prefix
+from kadril.world.card import Card, check_versions
+from kadril.world.choice import Choice, choose_transport
+from kadril.world.hub import Hub
+from kadril.world.identity import Identity
+from kadril.world.layout import Layout
+from kadril.world.neighbours import meet_neighbours
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from kadril.transport.base import Transport
+
+__all__ = ["World", "open_local", "open_mpi", "open_world"]
+
+logger = logging.getLogger("kadril")
+
+
+class World:
+    """All ranks of a job; a context manager that closes itself.
+
+    Attributes:
+        rank: of this process.
+        size: number of ranks.
+        layout: which ranks share a host.
+        transport: between all ranks.
+        hub: of the ranks of this host, for setting up more.
+        config: the options it was opened with.
+        source: who said which rank this is: "kadril run", "torchrun", ...
+        job: name of the job.
+        generation: number of this world within the job.
+        reason: why this transport was chosen.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        layout: Layout,
+        hub: Hub,
+        transport: Transport,
+        *,
+        config: Config,
+        source: str,
+        job: str,
+        generation: int,
+        reason: str,
+    ) -> None:
+        self.rank = bootstrap.rank
+        self.size = bootstrap.size
+        self.layout = layout
+        self.hub = hub
+        self.transport = transport
+        self.config = config
+        self.source = source
+        self.job = job
+        self.generation = generation
+        self.reason = reason
+        self._bootstrap = bootstrap
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._said_why_not_shared = False
+
+    @property
+    def local_rank(self) -> int:
+        """Position of this rank on its host."""
+        return self.layout.local_rank(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this host."""
+        return self.layout.local_size(self.rank)
+
+    @property
+    def cross_rank(self) -> int:
+        """Position of this host among the hosts that have this local rank."""
+        return self.layout.cross_rank(self.rank)
+
+    @property
+    def cross_size(self) -> int:
+        """Number of hosts that have this local rank."""
+        return self.layout.cross_size(self.rank)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and writes for all."""
+        return self.rank == 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._is_closed
+
+    def shared_empty(
+        self, shape: int | Sequence[int], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """A tensor in memory that the ranks of this host share, if the transport has any.
+
+        Collectives on it are zero-copy. The memory is given back when the tensor dies. Elsewhere it
+        is a plain tensor, and works the same.
+
+        Args:
+            shape: of the tensor.
+            dtype: of its elements; float32 where None.
+
+        Raises:
+            NoRoomError: the memory cannot be had.
+            ClosedError: the world was closed.
+            ForkedError: called in a child made by fork.
+        """
+        import torch
+
+        self.check_usable("shared_empty")
+        dtype = torch.float32 if dtype is None else dtype
+        allocate = getattr(self.transport, "shared_empty", None)
+        if allocate is not None:
+            tensor: torch.Tensor = allocate(shape, dtype)
+            return tensor
+        if not self._said_why_not_shared:
+            self._said_why_not_shared = True
+            logger.info(
+                "shared_empty gives plain memory: transport %s shares none", self.transport.kind
+            )
+        return torch.empty(shape, dtype=dtype)
+
+    def check_usable(self, operation: str) -> None:
+        """Raise `ForkedError` in a child made by fork, `ClosedError` after `close()`."""
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                f"{operation} in process {os.getpid()}, a child of rank {self.rank} made by fork."
+                " A child is not a rank: call kadril in the parent, or start the child with"
+                " multiprocessing's 'spawn'"
+            )
+        if self._is_closed:
+            raise ClosedError(
+                f"{operation} on a world that was closed; open one with kadril.init()"
+            )
+
+    def close(self) -> None:
+        """Leave the world; local, may be called again. A rank that still waits gets `PeerLost`."""
+        # A child made by fork has copies of the parent's descriptors: closing the world is not its
+        # business.
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self._is_closed = True
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._bootstrap.close)
+            stack.callback(self.hub.close)
+            stack.callback(self.transport.close)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else ""
+        return (
+            f"World(rank={self.rank}, size={self.size}, local_rank={self.local_rank},"
+            f" local_size={self.local_size}, transport={self.transport.kind!r},"
+            f" source={self.source!r}{state})"
+        )
+
+
+def open_world(identity: Identity, config: Config, generation: int) -> World:
+    """Meet the ranks that an identity speaks of, and open a transport between them; collective.
+
+    Raises:
+        RendezvousError: a rank did not come, or does not fit; all ranks that came get it.
+        ConfigError: an option cannot be had here.
+    """
+    bootstrap = open_bootstrap(identity, generation, config)
+    return build_world(bootstrap, config, identity.source, identity.job, generation)
+
+
+def open_local(
+    rank: int,
+    size: int,
+    path: str,
+    secret: bytes,
+    *,
+    job: str,
+    generation: int = 0,
+    config: Config | None = None,
+    listen_socket: socket.socket | None = None,
+) -> World:
+    """Open a world of ranks of one host that were given a rendezvous explicitly; collective.
+
+    It does not become the one of `kadril.current()`, and several may be open in one process.
+
+    Args:
+        rank: of this process.
+        size: number of ranks.
+        path: of the unix-domain socket where they meet.
+        secret: 32 bytes that all ranks know.
+        job: name of the job.
+        generation: number of this world within the job.
+        config: options; those of the environment where None.
+        listen_socket: rank 0 only: the socket that listens at `path`; where None rank 0 binds it.
+
+    Raises:
+        RendezvousError, ConfigError: as `open_world`.
+    """
+    config = Config.from_environment() if config is None else config
+    hub = Hub.open(
+        path,
+        secret,
+        rank,
+        size,
+        job=job,
+        generation=generation,
+        listen_socket=listen_socket,
+        timeout=config.connect_timeout,
+    )
+    bootstrap = HubBootstrap(
+        hub, prefix=key_prefix(job, generation), timeout=config.connect_timeout
+    )
+    return build_world(bootstrap, config, "arguments of open_local()", job, generation)
+
+
+def open_mpi(
+    communicator: Any, *, job: str = "mpi", generation: int = 0, config: Config | None = None
+) -> World:
+    """Open a world on a communicator of mpi4py; collective over it. See `open_local`.
+
+    Raises:
+        RendezvousError, ConfigError: as `open_world`.
+    """
+    config = Config.from_environment() if config is None else config
+    bootstrap = MpiBootstrap(
+        communicator,
+        prefix=key_prefix(job, generation),
+        generation=generation,
+        timeout=config.connect_timeout,
+    )
+    return build_world(bootstrap, config, "arguments of open_mpi()", job, generation)
+
+
+def build_world(
+    bootstrap: Bootstrap, config: Config, source: str, job: str, generation: int
+) -> World:
+    """From ranks that can exchange blobs to a world; collective. If it fails, all is closed."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(bootstrap.close)
+        blobs = bootstrap.exchange(Card.mine(config.host_label).pack())
+        cards = [Card.unpack(blob, rank) for rank, blob in enumerate(blobs)]
+        check_versions(cards)
+        layout, hub = find_layout(bootstrap, cards, job, generation, config)
+        stack.callback(hub.close)
+        choice = choose_transport(config, layout, bootstrap.kind)
+        transport = open_transport(bootstrap, choice, layout, hub, config)
+        stack.callback(transport.close)
+        bootstrap.finish()
+        stack.pop_all()
+    logger.info(
+        "rank %d of %d by %s; transport %s, since %s",
+        bootstrap.rank,
+        bootstrap.size,
+        source,
+        choice.kind,
+        choice.reason,
+    )
+    return World(
+        bootstrap,
+        layout,
+        hub,
+        transport,
+        config=config,
+        source=source,
+        job=job,
+        generation=generation,
+        reason=choice.reason,
+    )
+
+
+def find_layout(
+    bootstrap: Bootstrap, cards: list[Card], job: str, generation: int, config: Config
+) -> tuple[Layout, Hub]:
+    """Which ranks share a host, and a hub of those on this one."""
+    layout = Layout.of([card.host for card in cards])
+    if isinstance(bootstrap, HubBootstrap) and len(layout.hosts) == 1:
+        return layout, bootstrap.hub  # the unix-domain socket that they met at is the proof
+    return meet_neighbours(
+        bootstrap, cards, job=job, generation=generation, timeout=config.connect_timeout
+    )
+
+
+def open_transport(
+    bootstrap: Bootstrap, choice: Choice, layout: Layout, hub: Hub, config: Config
+) -> Transport:
+    """Open the chosen transport on all ranks, or on none.
+
+    Transports are imported here: each brings the engine below it, and only one is needed.
+    """
+    # Collective by itself, so not inside what the ranks agree on below.
+    store = bootstrap.store(layout) if choice.kind == "c10d" else None
+    opened: list[Transport] = []
+
+    def open_here() -> Transport:
+        ranks = range(bootstrap.size)
+        if choice.kind == "alone":
+            from kadril.transport.alone import AloneTransport
+
+            return AloneTransport(0, config)
+        if choice.kind == "shm":
+            from kadril.transport.shm import ShmTransport
+
+            return ShmTransport.open(hub, config, ranks)
+        if choice.kind == "mpi":
+            from kadril.transport.mpi import MpiTransport
+
+            communicator = cast("MpiBootstrap", bootstrap).communicator
+            return MpiTransport.open(communicator, world_ranks=ranks, config=config)
+        from kadril.transport.c10d import C10dTransport
+
+        return C10dTransport.open(
+            cast("dist.Store", store),
+            bootstrap.rank,
+            bootstrap.size,
+            world_ranks=ranks,
+            backend=choice.backend,
+            config=config,
+            hostname=gloo_host(bootstrap, layout),
+        )
+
+    def action() -> bytes:
+        opened.append(open_here())
+        return b""
+
+    try:
+        agree(bootstrap, f"open the {choice.kind} transport", action)
+    except BaseException:
+        for transport in opened:
+            transport.close()
+        raise
+    return opened[0]
+
+
+def gloo_host(bootstrap: Bootstrap, layout: Layout) -> str:
+    """The address that gloo listens on: loopback where one kernel runs all ranks, or its choice."""
+    return "127.0.0.1" if len(layout.hosts) == 1 or bootstrap.kind == "hub" else ""

@@ -1,0 +1,200 @@
+"""Imports go only downwards, and what must start fast does not load torch.
+
+The layers are those of the design; a module may import its own layer and those below it. Beside
+them stand the parts that may use everything and that nothing below may use.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kadril
+
+ROOT = Path(kadril.__file__).parent
+
+LAYERS = (
+    {"errors"},
+    {"config"},
+    {"_native"},
+    {"transport"},
+    {"world"},
+    {"partition"},
+    {"ops", "engine"},
+    {"torch", "tensorflow", "nn", "sharded", "ddl", "experiment"},
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+# They may use all layers and each other; no layer may use them.
+BESIDE = {"launch", "elastic", "observe", "testing", "bench", "cli", "__main__"}
+
+# Loaded by every `kadril` command, and by `import kadril`: neither torch nor numpy, not even by way
+# of another module.
+LIGHT = ("kadril", "kadril.errors", "kadril.config", "kadril.cli", "kadril.launch", "kadril.world")
+HEAVY = {"torch", "numpy", "mpi4py", "tensorflow"}
+
+
+class Import(NamedTuple):
+    """One imported module: by whom, and whether it is loaded with the importer itself."""
+
+    importer: str
+    imported: str
+    line: int
+    at_load: bool
+
+
+def module_name(path: Path) -> str:
+    parts = ["kadril", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+class Collector(ast.NodeVisitor):
+    """Finds every import of a module, inside functions and under TYPE_CHECKING too."""
+
+    def __init__(self, importer: str, package: str) -> None:
+        self.importer = importer
+        self.package = package
+        self.found: list[Import] = []
+        self._depth = 0
+
+    def add(self, name: str, node: ast.stmt) -> None:
+        self.found.append(Import(self.importer, name, node.lineno, self._depth == 0))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.add(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parents = self.package.split(".")
+            base = ".".join([*parents[: len(parents) - node.level + 1], *filter(None, [base])])
+        for alias in node.names:
+            # `from kadril.world import unix` names a module, `... import Hub` does not.
+            full = f"{base}.{alias.name}"
+            self.add(full if full in modules() or base == "kadril" else base, node)
+
+    def deeper(self, node: ast.AST) -> None:
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+
+    visit_FunctionDef = deeper  # noqa: N815
+    visit_AsyncFunctionDef = deeper  # noqa: N815
+    visit_Lambda = deeper  # noqa: N815
+
+    def visit_If(self, node: ast.If) -> None:
+        is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        (self.deeper if is_for_types else self.generic_visit)(node)
+
+
+@cache
+def imports_of(name: str) -> tuple[Import, ...]:
+    path = modules()[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    collector = Collector(name, package)
+    collector.visit(ast.parse(path.read_text(), str(path)))
+    return tuple(collector.found)
+
+
+def part(name: str) -> str:
+    """`kadril.world.hub` belongs to `world`; `kadril` itself to nothing."""
+    return name.split(".")[1] if name.count(".") else ""
+
+
+def internal_imports() -> Iterator[Import]:
+    for name in modules():
+        for each in imports_of(name):
+            if each.imported.split(".")[0] == "kadril":
+                yield each
+
+
+def test_every_part_has_its_place() -> None:
+    found = {part(name) for name in modules()} - {""}
+    unknown = found - LEVEL.keys() - BESIDE
+    assert not unknown, f"say in this test where {unknown} belong among the layers"
+    assert {"errors", "config", "transport", "world"} <= found, "this test would check nothing"
+
+
+def test_imports_go_only_downwards() -> None:
+    upward = []
+    for each in internal_imports():
+        if each.importer == "kadril" or part(each.importer) in BESIDE:
+            continue  # the facade shows all layers, lazily; those beside may use all
+        if each.imported == "kadril.__version__":
+            continue  # a word of text in the facade
+        above, below = part(each.importer), part(each.imported)
+        if LEVEL.get(below, len(LAYERS)) > LEVEL[above]:
+            upward.append(f"{each.importer}:{each.line} imports {each.imported}")
+    assert upward == []
+
+
+def loaded_with(name: str) -> dict[str, str]:
+    """Every module that is loaded by `import name`, and which one asked for it."""
+    loaded: dict[str, str] = {}
+    waiting = [(name, "")]
+    while waiting:
+        current, importer = waiting.pop()
+        if current in loaded:
+            continue
+        loaded[current] = importer
+        if current not in modules():
+            continue
+        parents = current.split(".")
+        for end in range(1, len(parents)):
+            waiting.append((".".join(parents[:end]), current))
+        waiting += [(each.imported, current) for each in imports_of(current) if each.at_load]
+    return loaded
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_modules_load_nothing_heavy(name: str) -> None:
+    names = [each for each in modules() if each == name or each.startswith(f"{name}.")]
+    if name == "kadril":
+        names = ["kadril"]
+    for each in names:
+        heavy = {
+            module: importer
+            for module, importer in loaded_with(each).items()
+            if module.split(".")[0] in HEAVY
+        }
+        assert not heavy, f"import {each} loads {heavy}"
+
+
+def test_light_modules_load_nothing_heavy_for_real() -> None:
+    names = [name for name in LIGHT if name in modules()]
+    code = f"import sys, {', '.join(names)}; print(*sorted({HEAVY!r} & set(sys.modules)))"
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ).stdout
+    assert output.strip() == ""
+
+
+def test_the_control_plane_has_no_pickle() -> None:
+    """What comes from another process is read as structs or JSON, so that it cannot run code."""
+    forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+    users = [
+        f"{name}:{each.line} imports {each.imported}"
+        for name in modules()
+        if part(name) in {"world", "launch", "transport", "config", "errors"}
+        for each in imports_of(name)
+        if each.imported.split(".")[0] in forbidden
+    ]
+    assert users == []

@@ -1,0 +1,68 @@
+"""A program as users write it: init, a sum, shutdown, again; writes what it saw to a directory.
+
+    world_program.py <directory> <transport>=<cycles> ...
+
+`end=kill` ends it with rank 1 killed by itself, and the others leaving without shutdown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kadril
+
+
+def usage() -> tuple[int, int]:
+    """Descriptors and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def cycles(transport: str, num_cycles: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    usages = []
+    for _ in range(num_cycles):
+        with kadril.init(transport=transport) as world:
+            tensor = torch.full((3,), float(world.rank + 1))
+            world.transport.allreduce(tensor)
+            facts = {
+                "rank": kadril.rank(),
+                "size": kadril.size(),
+                "local_rank": kadril.local_rank(),
+                "local_size": kadril.local_size(),
+                "cross_rank": kadril.cross_rank(),
+                "cross_size": kadril.cross_size(),
+                "kind": world.transport.kind,
+                "source": world.source,
+                "sum": tensor.tolist(),
+                "hub": (world.hub.rank, world.hub.size),
+            }
+        usages.append(usage())
+    # The first cycles may start pools of torch that stay; from then on nothing may grow.
+    facts["is_flat"] = len(set(usages[3:])) <= 1 or usages
+    return facts
+
+
+def main(directory: str, *plans: str) -> None:
+    facts = []
+    for plan in plans:
+        transport, _, num_cycles = plan.partition("=")
+        if transport == "end":
+            world = kadril.init()
+            world.transport.barrier()
+            if world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            facts.append(cycles(transport, int(num_cycles)))
+    rank = os.environ.get("TEST_RANK") or str(facts[-1]["rank"])
+    Path(directory, f"{rank}.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
