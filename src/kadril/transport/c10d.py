@@ -42,7 +42,7 @@ __all__ = ["C10dTransport"]
 
 SLICE = timedelta(seconds=0.2)
 MARGIN = 2.0  # seconds by which our patience runs out before gloo's, since we can say on whom
-NEWS_AGE = 1.0  # seconds after which a rank asks whether others have left before it waits for them
+NEWS_AGE = 0.1  # seconds after which a rank asks whether others have left before it waits for them
 PROBE_INTERVAL = 0.5  # seconds between two looks at a connection whose packets do not come
 PACKET_TAG, PROBE_TAG = 1, 2
 SIGNS_OF_LOSS = ("closed by peer", "reset by peer", "Broken pipe")

@@ -1,0 +1,144 @@
+"""A rank dies or stops: the others raise, with its rank, on every transport that can tell.
+
+For shared memory `tests/faults` does this at every point of every collective. Here: gloo, whose
+messages name no rank, and MPI with fault tolerance. Without that, MPI ends the whole job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import kadril
+from kadril.testing import Ranks
+from kadril.testing.faults import mark
+from kadril.testing.mpi_crew import Unavailable, find_mpi
+from kadril.testing.outcome import Outcome
+from kadril.world import World
+
+BOUND = 2.0  # seconds; a roll call of the survivors is in it
+
+COUNTS = {"meeting": 3, "packets": 3_000_000}
+
+
+def allreduce_for_ever(world: World, count: int) -> None:
+    array = torch.zeros(count)
+    world.transport.allreduce(array)
+    mark("running")
+    while True:
+        world.transport.allreduce(array)
+
+
+def wait_for_rank(world: World, missing: int) -> None:
+    """Wait in a barrier for a rank that does something else."""
+    world.transport.barrier()
+    mark("running")
+    if world.rank == missing:
+        signal.pause()
+    world.transport.barrier()
+
+
+def check_survivors(outcomes: list[Outcome], victim: int) -> None:
+    assert outcomes[victim].signal == signal.SIGKILL
+    for outcome in outcomes:
+        if outcome.rank != victim:
+            assert outcome.error is not None, outcome
+            assert outcome.error.type == "PeerLost", outcome
+            assert outcome.error.fields["rank"] == victim, outcome
+            assert outcome.delay is not None
+            assert outcome.delay < BOUND, f"took {outcome.delay:.3f} s"
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 1), (4, 3)])
+def test_death_in_a_collective_over_gloo(size: int, victim: int, count: int) -> None:
+    # In the middle of a packet gloo itself would not wake the receiver before its patience ends.
+    with Ranks(size, transport="c10d", patience=20.0) as ranks:
+        ranks.start(allreduce_for_ever, count)
+        ranks.wait_mark("running")
+        ranks.signal(victim, signal.SIGKILL)
+        check_survivors(ranks.wait(30.0), victim)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_death_of_a_rank_that_is_waited_for(victim: int) -> None:
+    # Rank 0 takes the store with it, and so the notes by which the others would name it.
+    with Ranks(3, transport="c10d", patience=20.0) as ranks:
+        ranks.start(wait_for_rank, victim)
+        ranks.wait_mark("running")
+        ranks.signal(victim, signal.SIGKILL)
+        check_survivors(ranks.wait(30.0), victim)
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_a_stopped_rank_is_late(count: int) -> None:
+    with Ranks(3, transport="c10d", patience=1.0) as ranks:
+        ranks.start(allreduce_for_ever, count)
+        ranks.wait_mark("running")
+        ranks.signal(1, signal.SIGSTOP)
+        for outcome in ranks.wait(20.0):
+            if outcome.rank != 1:
+                assert outcome.error is not None, outcome
+                assert outcome.error.type == "Stalled", outcome
+                assert outcome.error.fields["rank"] == 1, outcome
+
+
+MPI_PROGRAM = """
+import os, signal
+import torch
+from mpi4py import MPI
+from kadril.config import Config
+from kadril.errors import PeerLost
+from kadril.transport.mpi import MpiTransport
+
+world = MPI.COMM_WORLD
+transport = MpiTransport.open(world, world_ranks=range(world.size), config=Config(patience=20.0))
+array = torch.zeros(300_000)
+transport.allreduce(array)
+if transport.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        transport.allreduce(array)
+except PeerLost as error:
+    print(f"rank {transport.rank} lost {error.rank} after {error.elapsed:.3f} s", flush=True)
+survivors = world.Shrink()  # what is left goes on
+again = MpiTransport.open(survivors, world_ranks=[0, 2], config=Config(patience=20.0))
+ones = torch.ones(3)
+again.allreduce(ones)
+print(f"rank {transport.rank} goes on with {ones.tolist()}", flush=True)
+os._exit(0)  # MPI_Finalize would wait for the dead
+"""
+
+
+def test_death_in_a_fault_tolerant_mpi(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    try:
+        mpi = find_mpi("openmpi", pytestconfig.rootpath)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    program = tmp_path / "program.py"
+    program.write_text(MPI_PROGRAM)
+    command = [mpi.mpirun, "--with-ft", "ulfm", "--oversubscribe", "-n", "3", mpi.python, program]
+    source = str(Path(kadril.__file__).parents[1])
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PYTHONPATH": os.pathsep.join([source, *filter(None, sys.path)]),
+    }
+    run = subprocess.run(
+        [*map(str, command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    for rank in (0, 2):
+        assert f"rank {rank} lost 1 after 0." in run.stdout, run.stdout + run.stderr
+        assert f"rank {rank} goes on with [2.0, 2.0, 2.0]" in run.stdout, run.stdout + run.stderr
