@@ -1,0 +1,130 @@
+"""Hold a results file of `run.py` against the bars that kadril set itself.
+
+    python benchmarks/collectives/check_bars.py benchmarks/results/collectives-<cpu>-<date>.json
+
+Prints one line per bar. The exit code is 0 if all are reached, 1 if one is missed or not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kadril.bench.figures import Ratio
+from kadril.bench.options import format_size
+from kadril.bench.peers import TITLES
+from kadril.bench.report import Idleness, Report
+
+KIB, MIB = 1 << 10, 1 << 20
+
+# engine, bytes, peer, how many times as fast: 2 ranks, one per core
+PAIR_BARS = (
+    ("kadril", 64 * MIB, "gloo", 4.0),
+    ("kadril", 64 * MIB, "openmpi", 3.0),
+    ("kadril", 64 * MIB, "copy", 0.8),
+    ("zero-copy", 64 * MIB, "copy", 0.95),
+    ("kadril", 16 * MIB, "openmpi", 1.2),
+    ("kadril", 1 * MIB, "openmpi", 1.8),
+    ("zero-copy", 1 * MIB, "openmpi", 4.0),
+    ("kadril", 4, "openmpi", 1.0),
+    ("kadril", 4, "gloo", 100.0),
+)
+CROWD_SIZES = (4, 64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB)
+CROWD_PEERS = ("gloo", "openmpi", "mpich")
+IDLE_SHARE = 0.001
+
+
+class Bar(NamedTuple):
+    """A bar and what was measured.
+
+    Attributes:
+        text: what it says.
+        measured: what was measured, as text.
+        state: "reached", "missed" or "not measured".
+    """
+
+    text: str
+    measured: str
+    state: str
+
+
+def check_bars(reports: Mapping[int, Report], idle: Idleness | None) -> Iterator[Bar]:
+    """All bars.
+
+    Args:
+        reports: by number of ranks.
+        idle: of a world that has nothing to do.
+    """
+    for engine, size, peer, least in PAIR_BARS:
+        found = find_ratios(reports.get(2), engine, size, peer)
+        pinned = [ratio for ratio in found if ratio.setting == "pinned"]
+        text = f"2 ranks, {format_size(size)}: {engine} at least {least:g}x {TITLES[peer]}"
+        yield judge(text, pinned, least)
+    for size in CROWD_SIZES:
+        for peer in CROWD_PEERS:
+            found = find_ratios(reports.get(4), "kadril", size, peer)
+            text = f"4 ranks, {format_size(size)}: kadril faster than {TITLES[peer]}"
+            yield judge(text, found, 1.0)
+    text = f"an idle world: at most {IDLE_SHARE:.1%} of a core per rank"
+    if idle is None:
+        yield Bar(text, "", "not measured")
+    else:
+        measured = f"{idle.share:.4%} ({idle.cpu * 1e3:.2f} ms in {idle.wall:.1f} s)"
+        yield Bar(text, measured, "reached" if idle.share <= IDLE_SHARE else "missed")
+
+
+def find_ratios(report: Report | None, engine: str, size: int, peer: str) -> list[Ratio]:
+    """The ratios of an engine to a peer at all-reduce, in each setting of the engine."""
+    return [
+        ratio
+        for ratio in (report.ratios if report else ())
+        if (ratio.collective, ratio.engine, ratio.num_bytes, ratio.peer)
+        == ("allreduce", engine, size, peer)
+    ]
+
+
+def judge(text: str, found: list[Ratio], least: float) -> Bar:
+    """One bar for a ratio: the best of kadril's settings against the best of the peer's."""
+    if not found:
+        return Bar(text, "", "not measured")
+    best = max(found, key=lambda ratio: ratio.value)
+    measured = (
+        f"{best.value:.3g}x (rounds {best.p10:.3g}-{best.p90:.3g};"
+        f" {best.setting}, the peer {best.peer_setting})"
+    )
+    return Bar(text, measured, "reached" if best.value >= least else "missed")
+
+
+def read_results(path: Path) -> tuple[dict[int, Report], Idleness | None]:
+    """What `run.py` has written."""
+    fields = json.loads(path.read_text())
+    texts = {int(name): json.dumps(report) for name, report in fields["reports"].items()}
+    reports = {num_ranks: Report.from_json(text) for num_ranks, text in texts.items()}
+    idle = fields["idle_world"]
+    return reports, Idleness(**idle) if idle else None
+
+
+def print_bars(bars: list[Bar]) -> bool:
+    """Print one line per bar, and tell whether all were reached."""
+    width = max(len(bar.text) for bar in bars)
+    for bar in bars:
+        print(f"{bar.state:<12}  {bar.text:<{width}}  {bar.measured}")
+    num_reached = sum(bar.state == "reached" for bar in bars)
+    print(f"\n{num_reached} of {len(bars)} bars reached")
+    return num_reached == len(bars)
+
+
+def main(argv: list[str]) -> int:
+    """Check each file and give the exit code."""
+    if not argv:
+        print(__doc__)
+        return 2
+    are_reached = [print_bars(list(check_bars(*read_results(Path(name))))) for name in argv]
+    return 0 if all(are_reached) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

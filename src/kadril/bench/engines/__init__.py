@@ -1,0 +1,38 @@
+"""The engines that are measured; one file each, a new engine is a new file.
+
+A crew is a set of processes, one per rank; the engines of one crew share them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kadril.bench.engines.base import Engine
+
+if TYPE_CHECKING:
+    from kadril.world import World
+
+__all__ = ["Engine", "open_engines"]
+
+
+def open_engines(crew: str, world: World) -> dict[str, Engine]:
+    """The engines of a crew, on one of its ranks; collective over its world.
+
+    Each is imported here, so that a rank loads its own and no other.
+    """
+    if crew == "kadril":
+        from kadril.bench.engines.memory_copy import CopyEngine
+        from kadril.bench.engines.own import KadrilEngine
+
+        return {
+            "kadril": KadrilEngine(world),
+            "zero-copy": KadrilEngine(world, zero_copy=True),
+            "copy": CopyEngine(),
+        }
+    if crew == "gloo":
+        from kadril.bench.engines.gloo import GlooEngine
+
+        return {"gloo": GlooEngine(world)}
+    from kadril.bench.engines.mpi import MpiEngine
+
+    return {crew: MpiEngine(crew, world)}

@@ -1,0 +1,169 @@
+"""Who measures what, and when: all engines take turns on each task, several rounds long.
+
+    round 1   allreduce 4 B   pinned     kadril  zero-copy  copy  gloo  openmpi
+                              unpinned   kadril  zero-copy  copy  gloo  openmpi
+              allreduce 64 K  pinned     ...
+    round 2   allreduce 4 B   pinned     zero-copy  copy  gloo  openmpi  kadril       another begins
+
+A burst of noise so meets all engines on one task, and not one engine on all; and since rounds are
+far apart in time, it spoils one round and not the median.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from kadril.bench.collectives import COLLECTIVES, whole_bytes
+from kadril.bench.crew import Crew, CrewError, TaskError
+from kadril.bench.options import BenchOptions, format_size
+from kadril.bench.task import Task
+
+__all__ = ["Case", "Key", "Measurements", "Rounds", "list_cases"]
+
+# Calls shorter than this are timed in batches, so that neither the clock nor the barrier before
+# them weighs: as many calls as fit into the time, and at most so many.
+BATCH_SECONDS = 0.05
+MAX_CALLS = 100
+
+MIN_SAMPLES, MAX_SAMPLES = 3, 200
+NUM_PROBES = 3
+WRITE_BANDWIDTH = 4e9  # bytes per second; how long a touch takes, roughly
+BARRIER_SECONDS = 50e-6
+
+
+class Case(NamedTuple):
+    """What is measured of every engine."""
+
+    collective: str
+    num_bytes: int
+
+
+class Key(NamedTuple):
+    """What one series of samples is of."""
+
+    collective: str
+    num_bytes: int
+    setting: str
+    engine: str
+
+
+class Measurements(NamedTuple):
+    """All that was measured.
+
+    Attributes:
+        tasks: how each series was measured.
+        samples: seconds per call; one list per round.
+        missing: engine, or engine and collective: why there is nothing.
+    """
+
+    tasks: dict[Key, Task]
+    samples: dict[Key, list[list[float]]]
+    missing: dict[str, str]
+
+
+def list_cases(options: BenchOptions) -> list[Case]:
+    """Every collective with every size, each once."""
+    cases = [
+        Case(name, whole_bytes(COLLECTIVES[name], size, options.num_ranks))
+        for name in options.collectives
+        for size in options.sizes
+    ]
+    return list(dict.fromkeys(cases))
+
+
+class Rounds:
+    """The rounds of one run."""
+
+    def __init__(
+        self, crews: Mapping[str, Crew], options: BenchOptions, tell: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._tell = tell
+        self._crews = {engine: crew for crew in crews.values() for engine in crew.engines}
+        self._measured = Measurements({}, {}, {})
+
+    def run(self) -> Measurements:
+        """Measure everything.
+
+        Raises:
+            CrewError: the crew of kadril failed. Where that of a peer does, it is noted, and the
+                others go on.
+            TaskError: likewise.
+        """
+        num_rounds = self._options.num_rounds
+        for number in range(num_rounds):
+            for case in list_cases(self._options):
+                self._tell(
+                    f"round {number + 1} of {num_rounds}: {case.collective}"
+                    f" {format_size(case.num_bytes) if case.num_bytes else ''}"
+                )
+                for key in self._turns(case, number):
+                    self._take(key)
+        return self._measured
+
+    def _turns(self, case: Case, number: int) -> Iterator[Key]:
+        """The engines in the order of this round, in each setting."""
+        for setting in self._options.settings:
+            engines = [name for name in self._crews if applies(name, case.collective)]
+            first = number % len(engines)
+            for engine in engines[first:] + engines[:first]:
+                yield Key(*case, setting, engine)
+
+    def _take(self, key: Key) -> None:
+        """Let one engine take its turn."""
+        label = f"{key.engine} {key.collective}"
+        if key.engine not in self._crews or label in self._measured.missing:
+            return
+        crew = self._crews[key.engine]
+        try:
+            if key not in self._measured.tasks:
+                self._measured.tasks[key] = self._plan(key, crew)
+            samples = crew.do(self._measured.tasks[key])
+        except (CrewError, TaskError) as error:
+            if crew.name == "kadril":
+                raise
+            self._tell(str(error))
+            if isinstance(error, CrewError):
+                self._measured.missing[key.engine] = str(error)
+                crew.close()  # what is left of it may spin
+                self._crews = {
+                    name: other for name, other in self._crews.items() if other is not crew
+                }
+            else:
+                self._measured.missing[label] = str(error)
+            return
+        self._measured.samples.setdefault(key, []).append(samples)
+
+    def _plan(self, key: Key, crew: Crew) -> Task:
+        """Check the result, and find out how many samples fit into the time for one measurement."""
+        touch = COLLECTIVES[key.collective].is_sized and self._options.touches(key.num_bytes)
+        task = Task(
+            engine=key.engine,
+            collective=key.collective,
+            num_bytes=key.num_bytes,
+            num_calls=1,
+            num_samples=NUM_PROBES,
+            touch=touch,
+            pinned=key.setting == "pinned",
+            memory=self._options.memory,
+            check=True,
+        )
+        call_seconds = min(crew.do(task))
+        num_calls = 1 if touch else clamp(BATCH_SECONDS / call_seconds, 1, MAX_CALLS)
+        sample_seconds = num_calls * call_seconds + BARRIER_SECONDS
+        if touch:
+            sample_seconds += key.num_bytes / WRITE_BANDWIDTH
+        num_samples = clamp(self._options.seconds / sample_seconds, MIN_SAMPLES, MAX_SAMPLES)
+        return dataclasses.replace(task, num_calls=num_calls, num_samples=num_samples, check=False)
+
+
+def applies(engine: str, collective: str) -> bool:
+    """Whether an engine is measured at a collective: nothing is copied where nothing moves."""
+    return COLLECTIVES[collective].is_sized or engine not in ("copy", "zero-copy")
+
+
+def clamp(value: float, least: int, most: int) -> int:
+    """A whole number between two bounds."""
+    return int(min(max(value, least), most))

@@ -1,0 +1,73 @@
+"""What the driver tells a crew to do, and what each rank answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Answer", "Task"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One measurement by one crew.
+
+    Attributes:
+        engine: which engine of the crew.
+        collective: name of the collective.
+        num_bytes: its size.
+        num_calls: calls per sample, timed together.
+        num_samples: how many samples to take.
+        touch: whether each rank writes its array anew before each sample, outside of the timed
+            part.
+        pinned: whether each rank is held on one core, or may move between all.
+        memory: whose allocator the arrays are from; see `engines/base.py`.
+        check: whether to check the result of one call first.
+    """
+
+    engine: str
+    collective: str
+    num_bytes: int
+    num_calls: int
+    num_samples: int
+    touch: bool
+    pinned: bool
+    memory: str = "torch"
+    check: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a message."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> Task:
+        """From a message."""
+        return cls(**message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one rank says about a task.
+
+    Attributes:
+        seconds: of one call, for each sample; empty where it failed.
+        error: why it failed, or an empty string.
+        idle_cpu: seconds of processor time that this process used since its last answer, when it
+            had nothing to do.
+        idle_wall: how long that was.
+    """
+
+    seconds: tuple[float, ...] = ()
+    error: str = ""
+    idle_cpu: float = 0.0
+    idle_wall: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a message."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> Answer:
+        """From a message."""
+        return cls(**{**message, "seconds": tuple(message["seconds"])})
