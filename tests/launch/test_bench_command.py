@@ -138,10 +138,12 @@ def test_every_collective_gives_right_results(playground: Playground) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_mpi(playground: Playground, flavour: str) -> None:
+def test_mpi(playground: Playground, flavour: str, request: pytest.FixtureRequest) -> None:
     try:
         find_start(flavour, 2)
     except PeerMissing as error:
+        if request.config.getoption("--require-mpi", default=False):
+            pytest.fail(f"--require-mpi: {error}", pytrace=False)
         pytest.skip(str(error))
     result = bench(
         playground,

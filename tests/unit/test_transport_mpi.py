@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kadril
-from kadril.testing.mpi_crew import Mpi, Unavailable, find_mpi
+from kadril.testing.mpi_crew import Unavailable, find_mpi
 
 PROGRAM = """
 import sys, threading
@@ -76,18 +76,17 @@ print("the communicator is the caller's", flush=True)
 """
 
 
-@pytest.fixture(params=["openmpi", "mpich"])
-def mpi(request: pytest.FixtureRequest) -> Mpi:
+@pytest.mark.parametrize(
+    ("flavour", "level", "num_refused"),
+    [("openmpi", "serialized", 0), ("mpich", "serialized", 0), ("mpich", "single", 2)],
+)
+def test_one_process_among_others(
+    flavour: str, level: str, num_refused: int, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     try:
-        return find_mpi(request.param, request.config.rootpath)
+        mpi = find_mpi(flavour, pytestconfig.rootpath)
     except Unavailable as error:
         pytest.skip(str(error))
-
-
-@pytest.mark.parametrize(("level", "num_refused"), [("single", 2), ("serialized", 0)])
-def test_one_process_among_others(mpi: Mpi, level: str, num_refused: int, tmp_path: Path) -> None:
-    if mpi.flavour == "openmpi" and level == "single":
-        pytest.skip("what happens at this level is not the library's doing: one MPI is enough")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     options = ["--oversubscribe"] if mpi.flavour == "openmpi" else []

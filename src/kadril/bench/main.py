@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -115,15 +116,16 @@ def parse(argv: Sequence[str]) -> tuple[BenchOptions, argparse.Namespace]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A way to tell what happens: on one line of stderr that changes, where that is a terminal."""
+    """A way to tell what happens: on one line of stderr that changes, where that is a terminal.
+
+    What is worth more than a glance, such as a peer that failed, is in the report too.
+    """
     is_terminal = sys.stderr.isatty()
 
     def tell(text: str) -> None:
-        is_passing = text.startswith(("round", "starting"))
         if is_terminal:
-            print(f"\r\033[K{text}", end="" if is_passing else "\n", file=sys.stderr, flush=True)
-        elif not is_passing:
-            print(text, file=sys.stderr, flush=True)
+            shown = text.partition("\n")[0][: shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{shown}", end="", file=sys.stderr, flush=True)
 
     try:
         yield tell

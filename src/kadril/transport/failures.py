@@ -72,8 +72,8 @@ def peer_error(failure: Failure, world_ranks: Sequence[int]) -> KadrilError:
     if failure.reason == "peer_left":
         return PeerLost(
             f"rank {rank} has left the group, noticed {where}. It called close() or shutdown()"
-            " while others still had collectives to do: let every rank make the same calls, and leave"
-            " after the last.",
+            " while others still had collectives to do: let every rank make the same calls, and"
+            " leave after the last.",
             **fields,
         )
     if failure.reason == "revoked":

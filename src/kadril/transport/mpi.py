@@ -42,7 +42,8 @@ MEETING_TAG, PACKET_TAG = 1, 2
 MAX_MESSAGE = 1 << 30  # bytes; counts of MPI before version 4 end at 2^31
 SPIN_TIME = 1e-3  # seconds of looking without a pause, for a meeting
 SPIN_TIME_PER_BYTE = 1e-8  # more for data, which moves only while somebody looks
-FIRST_PAUSE, LAST_PAUSE = 20e-6, 1e-3
+FIRST_PAUSE = 20e-6
+LAST_PAUSE = {MEETING_TAG: 1e-3, PACKET_TAG: 50e-6}  # ranks may be long in coming, data is not
 NOTICE_INTERVAL = 0.01
 
 logger = logging.getLogger("kadril")
@@ -152,14 +153,14 @@ class MpiTransport(MovingTransport):
                 for peer, memory in pieces(sends):
                     request = self._comm.Isend([memory, MPI.BYTE], peer, tag)
                     pending.append(Pending(peer, request, memory))
-            self._finish(pending)
+            self._finish(pending, LAST_PAUSE[tag])
         except BaseException as error:
             abandoned.extend(pending)
             if isinstance(error, MPI.Exception):
                 raise self._verdict(error, pending) from error
             raise
 
-    def _finish(self, pending: list[Pending]) -> None:
+    def _finish(self, pending: list[Pending], last_pause: float) -> None:
         """Look until all messages are through; those that are leave the list."""
         num_bytes = sum(message.memory.size for message in pending)
         end_of_spin = time.monotonic() + SPIN_TIME + num_bytes * SPIN_TIME_PER_BYTE
@@ -177,7 +178,7 @@ class MpiTransport(MovingTransport):
                 self._last_notice = now
                 is_warned = self._look_around(pending, is_warned)
             time.sleep(pause)
-            pause = min(pause * 1.5, LAST_PAUSE)
+            pause = min(pause * 1.5, last_pause)
 
     def _leave(self, failure: KadrilError | None) -> None:
         others = [rank for index, rank in enumerate(self._board_ranks) if index != self.rank]

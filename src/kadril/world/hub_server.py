@@ -11,7 +11,7 @@ from kadril.errors import RendezvousError
 from kadril.world.deadline import Deadline
 from kadril.world.gathering import name_ranks
 from kadril.world.hub import Hub
-from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError
+from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError, encode
 
 __all__ = ["ServerHub"]
 
@@ -28,14 +28,13 @@ class ServerHub(Hub):
     def _allgather(self, blob: bytes) -> list[bytes]:
         frames = self._collect(Kind.BLOB)
         blobs = [blob, *(frame.payload for frame in frames.values())]
-        for each in blobs:
-            self._send_all(Kind.BLOB, each)
+        self._send_all(b"".join(encode(Kind.BLOB, each) for each in blobs))
         return blobs
 
     def _broadcast_fd(self, fd: int | None) -> int:
         assert fd is not None  # noqa: S101 - checked by the public method
         self._collect(Kind.READY)
-        self._send_all(Kind.DESCRIPTOR, descriptor=fd)
+        self._send_all(encode(Kind.DESCRIPTOR), descriptor=fd)
         return os.dup(fd)
 
     def _allgather_fds(self, fd: int) -> list[int]:
@@ -46,7 +45,7 @@ class ServerHub(Hub):
         ]
         try:
             for each in descriptors:
-                self._send_all(Kind.DESCRIPTOR, descriptor=each)
+                self._send_all(encode(Kind.DESCRIPTOR), descriptor=each)
         except BaseException:
             for each in descriptors:
                 os.close(each)
@@ -107,15 +106,15 @@ class ServerHub(Hub):
             " all ranks have to make the same calls in the same order"
         )
 
-    def _send_all(self, kind: Kind, payload: bytes = b"", descriptor: int | None = None) -> None:
+    def _send_all(self, data: bytes, descriptor: int | None = None) -> None:
         deadline = Deadline(self._timeout)
         for rank, connection in self._connections.items():
             try:
-                connection.send(kind, payload, deadline=deadline, descriptor=descriptor)
+                connection.send_bytes(data, deadline=deadline, descriptor=descriptor)
             except (PeerClosedError, TimeoutError) as error:
                 reason = "does not read" if isinstance(error, TimeoutError) else "left or died"
                 raise self._failure(
-                    f"rank {rank} {reason} during the set-up ({kind.name}). Its own output says why"
+                    f"rank {rank} {reason} during the set-up. Its own output says why"
                 ) from error
 
     def _failure(self, text: str) -> RendezvousError:

@@ -160,7 +160,10 @@ class Connection:
             TimeoutError: the other side did not take it before the deadline.
             PeerClosedError: the other side is gone.
         """
-        data = encode(kind, payload)
+        self.send_bytes(encode(kind, payload), deadline=deadline, descriptor=descriptor)
+
+    def send_bytes(self, data: bytes, *, deadline: Deadline, descriptor: int | None = None) -> None:
+        """Send frames that are encoded already; raises as `send`."""
         # A timeout of 0 would mean "do not wait at all", and a small frame nearly always fits at
         # once.
         self.socket.settimeout(max(deadline.remaining, 0.01))
