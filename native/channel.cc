@@ -83,7 +83,8 @@ Channel::Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> livenes
       me_(me),
       owns_board_(owns_board),
       waiting_(waiting),
-      hooks_(hooks) {
+      hooks_(hooks),
+      pointers_(ranks_.size()) {
   liveness_->add(this);
   for (const int rank : ranks_) {
     if (liveness_->is_dead(rank)) on_death(rank);  // died before we listened

@@ -111,6 +111,8 @@ class Channel final : public DeathListener {
   static int table_capacity(int num_members) { return 64 + 4 * num_members; }
   uint64_t staging() const { return staging_; }
   Error allocate_staging(uint64_t bytes);
+  // One for each member, for use during a call: making it anew would cost as much as a short call.
+  std::vector<const void*>& pointers() { return pointers_; }
 
   // End the channel for everyone, for the reason given; the first reason stays.
   Error give_up(Reason reason, int member, const Call& call, double elapsed = 0);
@@ -152,6 +154,7 @@ class Channel final : public DeathListener {
   uint64_t num_calls_ = 0;
   uint64_t staging_ = no_offset;
   uint64_t staging_bytes_ = 0;
+  std::vector<const void*> pointers_;
 };
 
 }  // namespace kadril

@@ -70,6 +70,7 @@ class Visit {
     return {channel_.table(member) + posting(member).num_sends, posting(member).num_recvs};
   }
   Arena& arena() const { return channel_.arena(); }
+  std::vector<const void*>& pointers() { return channel_.pointers(); }
   std::byte* staging(int member) const { return channel_.arena().at(staging_offset(member)); }
   std::byte* source(int member) const { return channel_.arena().at(posting(member).source); }
   std::byte* target(int member) const { return channel_.arena().at(posting(member).target); }

@@ -191,16 +191,25 @@ nb::object py_allreduce(PythonChannel& self, Address source, Address target, nb:
   return run([&] { return allreduce(self.channel, call, pointer(source), pointer(target)); });
 }
 
+bool find_op(const char* name, Op& op) {
+  for (int code = 0; code < num_ops; ++code) {
+    if (std::strcmp(name, op_names[code]) != 0) continue;
+    op = static_cast<Op>(code);
+    return true;
+  }
+  return false;
+}
+
 // In place on a tensor, in one call from Python; NotImplemented where that needs a closer look.
-nb::object py_allreduce_tensor(PythonChannel& self, nb::handle tensor, int op, double prescale,
-                               double postscale, const char* name) {
+nb::object py_allreduce_tensor(PythonChannel& self, nb::handle tensor, const char* op,
+                               double prescale, double postscale, const char* name) {
   Call call;
   void* memory = look(tensor, call);
-  if (!memory || op < 0) return nb::borrow(Py_NotImplemented);
+  if (!memory || !find_op(op, call.op) || !supports(call.dtype, call.op)) {
+    return nb::borrow(Py_NotImplemented);
+  }
   call.set_name(name);
-  call.op = static_cast<Op>(op);
   call.scale = {prescale, postscale};
-  if (!supports(call.dtype, call.op)) return nb::borrow(Py_NotImplemented);
   return run([&] { return allreduce(self.channel, call, memory, memory); });
 }
 

@@ -47,7 +47,7 @@ class AllReduce {
         item_(size_of(call.dtype)),
         chunk_(chunk_bytes / item_),
         num_rounds_((call.count + chunk_ - 1) / chunk_),
-        sources_(static_cast<size_t>(visit.size())) {}
+        sources_(visit.pointers()) {}
 
   Error run() {
     if (visit_.all_inlined()) return inlined();
@@ -151,7 +151,7 @@ class AllReduce {
   const size_t item_;
   const uint64_t chunk_;  // elements
   const uint64_t num_rounds_;
-  std::vector<const void*> sources_;
+  std::vector<const void*>& sources_;
 };
 
 }  // namespace

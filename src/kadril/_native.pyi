@@ -52,7 +52,7 @@ class Channel:
         /,
     ) -> Failure | None: ...
     def allreduce_tensor(
-        self, tensor: object, op: int, prescale: float, postscale: float, name: str, /
+        self, tensor: object, op: str, prescale: float, postscale: float, name: str, /
     ) -> Any:
         """All-reduce in place in one call; NotImplemented for anything that needs a closer look."""
 

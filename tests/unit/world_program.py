@@ -44,8 +44,10 @@ def cycles(transport: str, num_cycles: int) -> dict[str, Any]:
                 "hub": (world.hub.rank, world.hub.size),
             }
         usages.append(usage())
-    # The first cycles may start pools of torch that stay; from then on nothing may grow.
-    facts["is_flat"] = len(set(usages[3:])) <= 1 or usages
+    # Not equality: the first cycles may start pools of torch that stay, and gloo closes its sockets
+    # a moment after close(). Yet one descriptor or thread left by each cycle shows.
+    is_flat = [min(column[-3:]) <= max(column[:3]) for column in zip(*usages, strict=True)]
+    facts["is_flat"] = all(is_flat) or usages
     return facts
 
 

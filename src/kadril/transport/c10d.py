@@ -216,6 +216,7 @@ class C10dTransport(MovingTransport):
         options = dist.AllToAllOptions()
         options.timeout = timedelta(seconds=self.config.patience + MARGIN)
         group = self._engine()
+        self._begin_wait()
         self._ask_for_news()
         work = group.alltoall_base(rows, given, lengths, lengths, options)
         try:
@@ -254,6 +255,7 @@ class C10dTransport(MovingTransport):
                 works.append((peer, group.send([memory], peer, PACKET_TAG)))
         except RuntimeError as error:
             raise self._verdict(str(error), peer) from error
+        self._begin_wait()
         # A wait for a packet cannot be cut into slices: at its end gloo closes all connections.
         waiting = PacketWait(works, self.config.patience + MARGIN)
         ticket = self._waiter.ask(waiting.run)
@@ -310,12 +312,12 @@ class C10dTransport(MovingTransport):
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
         self._rollcall.note_waiting(self.num_calls)
-        elapsed = self._elapsed()
-        if elapsed > self.config.patience:
+        waited = self._waited()
+        if waited > self.config.patience:
             raise self._trouble().late(self._late(), self.config.patience)
-        if elapsed > self.config.stall_warning and not is_warned:
+        if waited > self.config.stall_warning and not is_warned:
             late = name_ranks(self._late())
-            logger.warning("%s waits for %s since %.0f s", self._call.text, late, elapsed)
+            logger.warning("%s waits for %s since %.0f s", self._call.text, late, waited)
             return True
         return is_warned
 
@@ -330,7 +332,8 @@ class C10dTransport(MovingTransport):
         reason = words or "others have left"
         self._rollcall.note_ending(Ending("failed", self.num_completed, suspect, reason))
         silent = self._rollcall.silent()
-        obstacle = self._obstacle(self._rollcall.endings())
+        # Who failed lost the same rank as this one, and knows no more about it.
+        obstacle = self._obstacle(self._rollcall.endings(), ("revoked", "closed", "stalled"))
         if obstacle is not None:
             return obstacle
         candidates = broken if silent is None else silent

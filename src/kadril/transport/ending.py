@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MAX_BYTES", "Ending"]
+__all__ = ["KINDS", "MAX_BYTES", "Ending"]
 
 MAX_BYTES = 480
 
-# It closed; it gave up on purpose; its patience ran out on the culprit; it lost somebody itself.
-KINDS = ("closed", "revoked", "stalled", "failed")
+# It gave up on purpose; it closed; its patience ran out on the culprit; it lost somebody itself.
+# Where several ranks have left, the first of these explains the others.
+KINDS = ("revoked", "closed", "stalled", "failed")
 
 
 class Ending(NamedTuple):

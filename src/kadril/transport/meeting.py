@@ -37,7 +37,7 @@ from kadril.errors import (
 )
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
-from kadril.transport.ending import Ending
+from kadril.transport.ending import KINDS, Ending
 from kadril.transport.trouble import Trouble, revoked_text
 
 __all__ = ["INLINE_BYTES", "Meeting", "Packet"]
@@ -76,7 +76,8 @@ class Meeting(abc.ABC):
         self.num_calls = 0
         self.num_completed = 0
         self._call = Call("idle")
-        self._began = 0.0
+        self._began = 0.0  # the call
+        self._since = 0.0  # the wait; a call may have several
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
@@ -172,9 +173,13 @@ class Meeting(abc.ABC):
             self._failure = error
             self._leave(error)
 
-    def _elapsed(self) -> float:
-        """Seconds since the call began."""
-        return time.monotonic() - self._began
+    def _begin_wait(self) -> None:
+        """Patience counts from here: a long call of many short waits needs none."""
+        self._since = time.monotonic()
+
+    def _waited(self) -> float:
+        """Seconds since the wait began."""
+        return time.monotonic() - self._since
 
     def _ending_of(self, failure: KadrilError | None) -> Ending:
         """The note for the others when this rank leaves."""
@@ -187,14 +192,16 @@ class Meeting(abc.ABC):
         index = self.world_ranks.index(culprit) if culprit in self.world_ranks else None
         return Ending(kind, self.num_completed, index, str(failure))
 
-    def _obstacle(self, endings: Mapping[int, Ending]) -> KadrilError | None:
+    def _obstacle(
+        self, endings: Mapping[int, Ending], kinds: Sequence[str] = KINDS
+    ) -> KadrilError | None:
         """The error for this call, if a rank said that it left before completing it."""
         left = {
             rank: ending
             for rank, ending in endings.items()
             if rank != self.rank and ending.num_completed < self.num_calls
         }
-        for kind in ("revoked", "closed", "stalled"):
+        for kind in kinds:
             for rank, ending in left.items():
                 if ending.kind == kind:
                     return self._left_by(rank, ending)
@@ -210,11 +217,13 @@ class Meeting(abc.ABC):
         culprit = ending.culprit
         if culprit is None or culprit in (rank, self.rank) or culprit >= self.size:
             return trouble.abandoned(world_rank, ending.reason)
+        if ending.kind == "failed":
+            return trouble.lost([self.world_ranks[culprit]])
         return trouble.late([self.world_ranks[culprit]], self.config.patience)
 
     def _trouble(self, words: str = "") -> Trouble:
         """What the errors about peers are made of."""
-        return Trouble(self._call, self._elapsed(), words)
+        return Trouble(self._call, time.monotonic() - self._began, words)
 
     # Agreement.
 

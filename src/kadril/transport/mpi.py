@@ -144,6 +144,7 @@ class MpiTransport(MovingTransport):
 
     def _move(self, sends: Sequence[Packet], recvs: Sequence[Packet], tag: int) -> None:
         """Start all messages, and look until all are through."""
+        self._begin_wait()
         pending: list[Pending] = []
         try:
             with self._turn:
@@ -207,15 +208,15 @@ class MpiTransport(MovingTransport):
         """Between two looks: see whether there is hope. Gives whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
-        elapsed = self._elapsed()
-        if elapsed <= min(self.config.patience, self.config.stall_warning):
+        waited = self._waited()
+        if waited <= min(self.config.patience, self.config.stall_warning):
             return is_warned
         late = sorted({self.world_ranks[message.peer] for message in pending})
-        if elapsed > self.config.patience:
+        if waited > self.config.patience:
             raise self._trouble().late(late, self.config.patience)
         if not is_warned:
             logger.warning(
-                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), elapsed
+                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), waited
             )
         return True
 

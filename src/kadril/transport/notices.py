@@ -3,8 +3,8 @@
 MPI has no way to wake a rank that waits for a message which will never come. So a rank that leaves
 a group sends a notice to each of its members, and ranks that wait look for notices now and then.
 
-Notices travel on a communicator of their own, one per communicator that the user gave, which is
-never freed: an MPI may give the number of a freed communicator to a new one, and a late notice
+Notices travel on a communicator of their own, one per communicator that the user gave, which lives
+as long as that: an MPI may give the number of a freed communicator to a new one, and a late notice
 would turn up there.
 """
 
@@ -46,7 +46,7 @@ class NoticeBoard:
     def of(cls, comm: MPI.Comm) -> NoticeBoard:
         """The board of a communicator, made at first use; collective over it."""
         if cls._keyval is None:
-            cls._keyval = MPI.Comm.Create_keyval()
+            cls._keyval = MPI.Comm.Create_keyval(delete_fn=free_board)
         board = comm.Get_attr(cls._keyval)
         if not isinstance(board, cls):
             board = cls(comm.Dup())
@@ -83,6 +83,12 @@ class NoticeBoard:
         self._kept.setdefault(text[:ID_BYTES], {})[source] = ending
         while len(self._kept) > MAX_GROUPS:
             self._kept.popitem(last=False)
+
+
+def free_board(comm: MPI.Comm, keyval: int, board: NoticeBoard) -> None:
+    """When the user frees a communicator, its board is of no use."""
+    if not MPI.Is_finalized():
+        board.comm.Free()
 
 
 def group_id(label: str) -> bytes:

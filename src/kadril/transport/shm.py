@@ -20,7 +20,7 @@ from kadril import _native
 from kadril.config import Config
 from kadril.errors import NoRoomError
 from kadril.transport import checks
-from kadril.transport.base import OPS, Message, Op
+from kadril.transport.base import Message, Op
 from kadril.transport.buffer import TORCH_DTYPES, Array
 from kadril.transport.failures import to_exception
 from kadril.transport.hubs import Hub
@@ -29,8 +29,6 @@ from kadril.transport.segment import Waiting, choose_waiting, open_segment, watc
 __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
-
-OP_CODES = {op: code for code, op in enumerate(OPS)}
 
 _native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
@@ -121,8 +119,7 @@ class ShmTransport:
         """Reduce over all ranks; every rank gets the result."""
         failure: Any = NotImplemented
         if out is None:
-            op_code = OP_CODES.get(op, -1)
-            failure = self._channel.allreduce_tensor(array, op_code, prescale, postscale, name)
+            failure = self._channel.allreduce_tensor(array, op, prescale, postscale, name)
         if failure is NotImplemented:  # something to check, and perhaps to complain about
             source, target, op_code = checks.check_allreduce(array, op, out)
             failure = self._channel.allreduce(

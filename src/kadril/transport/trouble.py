@@ -63,7 +63,7 @@ class Trouble(NamedTuple):
             f"{self.call.text}: {name_ranks(ranks)} did not come within {patience:g} s"
             f"{self._quoted()}. See what they do instead; raise KADRIL_PATIENCE if that takes its"
             " time by right.",
-            rank=ranks[0] if len(ranks) == 1 else None,
+            rank=ranks[0] if ranks else None,
             operation=self.call.operation,
             name=self.call.name,
             elapsed=self.elapsed,
