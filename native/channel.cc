@@ -15,7 +15,10 @@ constexpr uint32_t revoked_bit = 1;
 constexpr uint32_t closed_bit = 2;
 constexpr uint32_t one_post = 4;
 
-constexpr double look_again_after = 1;  // seconds asleep before a waiter checks on the peer
+// Seconds asleep before a waiter looks around: at signals that came while it was not asleep yet, at
+// first, and then at the peer.
+constexpr double first_look_after = 0.05;
+constexpr double look_again_after = 1;
 
 using Clock = std::chrono::steady_clock;
 
@@ -161,6 +164,7 @@ Error Channel::sleep_for(int member, const Call& call) {
   Slot& peer = slot(member);
   const auto start = Clock::now();
   double warn_at = waiting_.warn_after;
+  double look_after = first_look_after;
   while (true) {
     peer.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = peer.word.load(std::memory_order_seq_cst);
@@ -168,7 +172,8 @@ Error Channel::sleep_for(int member, const Call& call) {
     Wake wake = Wake::changed;
     if (must_wait) {
       const double left = waiting_.patience - seconds_since(start);
-      wake = futex_wait(peer.word, seen, std::clamp(left, 0.0, look_again_after));
+      wake = futex_wait(peer.word, seen, std::clamp(left, 0.0, look_after));
+      if (wake == Wake::timed_out) look_after = look_again_after;
     }
     peer.num_sleepers.fetch_sub(1, std::memory_order_relaxed);
     if (!must_wait) {

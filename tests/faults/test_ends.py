@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,8 +136,8 @@ def interrupted_wait(world: World) -> str:
     world.transport.barrier()
     if world.rank == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        faults.mark("waits")
         try:
+            faults.mark("waits")
             world.transport.barrier(name="interrupted")
         except KeyboardInterrupt:
             return "KeyboardInterrupt"
@@ -152,7 +153,10 @@ def test_ctrl_c_gets_out_of_a_wait() -> None:
     with Ranks(2, patience=60.0) as ranks:
         ranks.start(interrupted_wait).wait_mark("waits", ranks=[0])
         ranks.wait_mark("go on", ranks=[1])
-        # The signal may come before rank 0 sleeps, when it is seen at the next wake-up.
+        # The kernel knows when the rank has gone to sleep in the barrier.
+        asleep_in = Path(f"/proc/{ranks.outcomes[0].pid}/wchan")
+        while "futex" not in asleep_in.read_text():
+            ranks.pump(lambda: False, 0.01)
         ranks.signal(0, signal.SIGINT)
         ranks.pump(lambda: ranks.outcomes[0].finished is not None, 10.0)
         ranks.open_gate("go on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import time
 
 import torch
 
@@ -24,10 +25,10 @@ def test_a_stopped_rank_is_named_and_may_go_on() -> None:
         ranks.start(meet_twice).wait_mark("between")
         ranks.signal(1, signal.SIGSTOP)
         ranks.open_gate("between")
-        # The report comes after the first look of a second; `wait` returns when the others are
-        # done, so
-        # here they are let run into it and the stopped one is continued from outside.
-        ranks.pump(lambda: any("stopped by a signal" in o.output for o in ranks.look()), 10.0)
+        deadline = time.monotonic() + 10.0
+        while not any("stopped by a signal" in outcome.output for outcome in ranks.look()):
+            assert time.monotonic() < deadline, "nobody reports the stopped rank"
+            ranks.pump(lambda: False, 0.05)
         ranks.signal(1, signal.SIGCONT)
         outcomes = ranks.wait(20.0)
     assert [outcome.value for outcome in outcomes] == [9.0, 9.0, 9.0]

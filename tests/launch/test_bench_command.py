@@ -101,7 +101,7 @@ def test_ranks_whose_turn_it_is_not_use_no_processor(run: tuple[Result, Report])
     idle = run[1].idle
     assert set(idle) == {"kadril", "gloo"}
     for crew in idle.values():
-        assert crew.wall > 0.5
+        assert crew.wall > 0.2
         assert crew.share < 0.05
 
 

@@ -220,7 +220,9 @@ def test_fifty_crashes_and_relaunches_leave_nothing(playground: Playground) -> N
         )
     assert playground.run("-np", "2", "echo", "alive").code == 0
     added = set(SHARED_MEMORY.iterdir()) - shared_memory
-    assert not [path for path in added if "kadril" in path.name]
+    # The test kit keeps the directories of its MPI jobs there, which it may start or end meanwhile.
+    ours = [path for path in added if "kadril" in path.name]
+    assert not [path for path in ours if not path.name.startswith("kadril-mpi-")]
 
 
 def test_twenty_launchers_at_the_same_time(playground: Playground) -> None:

@@ -53,7 +53,7 @@ def reports(playground: Playground, *words: str, **env: str) -> list[dict[str, A
 
 def test_identity_and_rendezvous(playground: Playground) -> None:
     # The variables of an outer job must not reach the ranks of an inner one.
-    outer = {"KADRIL_RANK": "9", "KADRIL_LISTEN_FD": "77", "KADRIL_SECRET_FD": "78"}
+    outer = {"KADRIL_RANK": "9", "KADRIL_LISTEN_FD": "77"}
     found = reports(playground, "-np", "3", **outer)
     for rank, report in enumerate(found):
         environ = report["environ"]
@@ -63,7 +63,6 @@ def test_identity_and_rendezvous(playground: Playground) -> None:
         assert environ["KADRIL_GENERATION"] == "0"
         assert environ["KADRIL_RENDEZVOUS"] == f"unix:{directory}/rendezvous.sock"
         assert environ["KADRIL_SECRET_FILE"] == f"{directory}/secret"
-        assert "KADRIL_SECRET_FD" not in environ
         assert ("KADRIL_LISTEN_FD" in environ) == report["listen_fd_is_socket"] == (rank == 0)
         assert report["socket"]
         assert report["executable"] == sys.executable

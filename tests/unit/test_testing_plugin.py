@@ -164,9 +164,9 @@ def test_ranks_are_no_leak_of_the_test_that_started_them(session: Session) -> No
 
 def test_the_session_ends_with_the_count_of_its_tests(session: Session) -> None:
     assert session.code == 1
-    assert re.search(r"= 2 failed, 10 passed, 2 skipped, 1 xfailed, 1 error in", session.text), (
-        session.text
-    )
+    # Where kadril is installed editable, pytest warns that it cannot rewrite the finder of that.
+    counts = r"= 2 failed, 10 passed, 2 skipped, 1 xfailed,(?: 1 warning,)? 1 error in"
+    assert re.search(counts, session.text), session.text
 
 
 @pytest.mark.parametrize("how", ["option", "ini"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from gloo_ranks import run_in_threads
 
 from kadril.config import Config
 from kadril.errors import RendezvousError, UnsupportedError
+from kadril.transport import c10d
 from kadril.transport.c10d import C10dTransport, plain_words
 
 
@@ -94,6 +96,26 @@ def test_groups_that_ranks_have_made_unequally_often() -> None:
         return whole.size
 
     assert run_in_threads(3, split_twice) == [3, 3, 3]
+
+
+def test_a_rank_that_is_done_may_leave_while_others_still_move_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The ranks that go on see its note; it must not be taken for a rank that failed them.
+    monkeypatch.setattr(c10d, "SLICE", timedelta(milliseconds=1))
+    monkeypatch.setattr(c10d, "PROBE_INTERVAL", 0.0)
+
+    def exchange(transport: C10dTransport) -> float:
+        if transport.rank == 2:
+            transport.exchange([], [])
+            transport.close()
+            return 1.0
+        other = 1 - transport.rank
+        memory = torch.zeros(8_000_000)
+        transport.exchange([(other, torch.ones(8_000_000))], [(other, memory)])
+        return memory.mean().item()
+
+    assert run_in_threads(3, exchange) == [1.0, 1.0, 1.0]
 
 
 def test_an_error_in_the_middle_of_a_call_frees_the_others() -> None:

@@ -25,11 +25,11 @@ __all__ = ["Waiting", "choose_waiting", "open_segment", "watch_peers"]
 
 logger = logging.getLogger("kadril")
 
-# Looks before a waiting rank sleeps. A look takes some ten nanoseconds, a sleep and its wake-up
-# some microseconds.
-NUM_SPINS = 4000
-# With more ranks than cores, looking only keeps the awaited rank from its core: step aside instead.
-NUM_YIELDS = 50
+# How a rank waits before it sleeps. A look takes some ten nanoseconds, stepping aside half a
+# microsecond, a sleep and its wake-up some microseconds. Stepping aside also helps where there are
+# cores enough: the scheduler may have put two ranks on one.
+NUM_SPINS = 1000
+NUM_YIELDS = 200
 
 
 class Waiting(NamedTuple):
@@ -101,10 +101,9 @@ def choose_waiting(hub: Hub, config: Config) -> Waiting:
     cores = json.dumps(sorted(os.sched_getaffinity(0))).encode()
     all_cores = {core for blob in hub.allgather(cores) for core in json.loads(blob)}
     is_crowded = hub.size > len(all_cores)
+    num_spins = 0 if is_crowded else NUM_SPINS
     if config.spin != "auto":
-        num_spins, num_yields = int(config.spin), 0
-    else:
-        num_spins, num_yields = (0, NUM_YIELDS) if is_crowded else (NUM_SPINS, 0)
+        num_spins = int(config.spin)
     if is_crowded and hub.rank == 0:
         logger.info("%d ranks share %d cores: waiting ranks do not spin", hub.size, len(all_cores))
-    return Waiting(config.patience, config.stall_warning, num_spins, num_yields)
+    return Waiting(config.patience, config.stall_warning, num_spins, NUM_YIELDS)
