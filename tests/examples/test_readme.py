@@ -37,3 +37,34 @@ def test_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / target).exists(), target
+
+
+DYING = """
+import os, signal
+import kadril, torch
+
+world = kadril.init()
+for step in range(100):
+    if world.rank == 1 and step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    world.transport.allreduce(torch.ones(1_000_000), name="grad")
+"""
+
+
+def test_a_death_is_told_as_shown(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING, encoding="utf-8")
+    (shown,) = [block for block in blocks("") if "PeerLost" in block]
+    error, summary = shown.splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", "kadril", "run", "-np", "2", "dying.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 128 + 9
+    assert (
+        error.partition(" after ")[0] in done.stderr
+    )  # how long it took is not the same each time
+    assert summary in done.stderr
