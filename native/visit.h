@@ -89,7 +89,7 @@ class Visit {
 };
 
 // Staging memory of a member: two halves, so that one is filled while peers read the other.
-inline constexpr uint64_t chunk_bytes = 256 << 10;
+inline constexpr uint64_t chunk_bytes = 512 << 10;
 inline constexpr uint64_t staging_bytes = 4 * chunk_bytes;  // two halves in, two halves of results
 
 inline std::byte* staging_half(const Visit& visit, int member, uint64_t round) {

@@ -1,13 +1,15 @@
-// All-reduce, in four ways:
+// All-reduce, in three ways:
 //
-//   inlined    1 meeting;       every member reduces all postings
-//   gathered   1 + n meetings;  staged; every member reduces all halves itself: reads p n bytes
-//   scattered  2 + n meetings;  staged; each member reduces its 1/p of a chunk, and copies the rest
-//   from
-//                               the results of the others: reads 2 n bytes, better from four
-//                               members on
-//   shared     2 meetings;      each member reduces its 1/p of the arrays in place and writes it to
-//   all
+//   inlined  1 meeting;       every member reduces all postings
+//   staged   2 + n meetings;  each member reduces its own part of a chunk, and shows the result to
+//   the others:
+//
+//            chunk of member 0:  [ mine | to 1 | to 2 ]      staged: what the others reduce
+//                     member 1:  [ to 0 | mine | to 2 ]      not staged: what the member reduces
+//                     itself member 2:  [ to 0 | to 1 | mine ]
+//
+//   shared   2 meetings;      each member reduces its own part of the arrays in place and writes it
+//   to all
 #include <algorithm>
 #include <vector>
 
@@ -17,8 +19,6 @@
 
 namespace kadril {
 namespace {
-
-constexpr int scatter_from = 4;  // members
 
 struct Range {
   uint64_t begin, end;  // elements
@@ -53,7 +53,7 @@ class AllReduce {
     if (visit_.all_inlined()) return inlined();
     if (visit_.all_sources_shared() && visit_.all_targets_shared()) return shared();
     if (auto error = visit_.provide_staging()) return error;
-    return visit_.size() < scatter_from ? gathered() : scattered();
+    return staged();
   }
 
  private:
@@ -63,21 +63,8 @@ class AllReduce {
     return done();
   }
 
-  Error gathered() {
-    for (uint64_t round = 0; round < num_rounds_; ++round) {
-      fill(round);
-      if (auto error = visit_.meet()) return error;
-      for (int m = 0; m < visit_.size(); ++m) sources_[m] = staging_half(visit_, m, round);
-      // The own part is still warm where it came from.
-      sources_[visit_.me()] = source_ + round * chunk_ * item_;
-      reduce_to(target_ + round * chunk_ * item_, count_of(round));
-      visit_.hit(Phase::mid_reduce);
-    }
-    return done();
-  }
-
   // The results of round r are read in round r + 1, so that each round needs only one meeting.
-  Error scattered() {
+  Error staged() {
     for (uint64_t round = 0; round <= num_rounds_; ++round) {
       if (round < num_rounds_) fill(round);
       if (auto error = visit_.meet()) return error;
@@ -104,26 +91,44 @@ class AllReduce {
     return visit_.leave();
   }
 
+  // What the others reduce of this chunk.
   void fill(uint64_t round) {
-    copy_cached(staging_half(visit_, visit_.me(), round), source_ + round * chunk_ * item_,
-                count_of(round) * item_);
+    for (int m = 0; m < visit_.size(); ++m) {
+      if (m == visit_.me()) continue;
+      const Range theirs = part_of(round, m);
+      copy_cached(staging_half(visit_, visit_.me(), round) + theirs.begin * item_,
+                  source_ + (round * chunk_ + theirs.begin) * item_, theirs.count() * item_);
+    }
     visit_.hit(Phase::mid_copy);
   }
 
+  // The own part, straight from the own memory, to the own memory and to where the others look for
+  // it.
   void reduce_part(uint64_t round) {
-    const Range mine = part(count_of(round), visit_.me(), visit_.size(), item_);
+    const Range mine = part_of(round, visit_.me());
+    const uint64_t offset = (round * chunk_ + mine.begin) * item_;
     for (int m = 0; m < visit_.size(); ++m) {
       sources_[m] = staging_half(visit_, m, round) + mine.begin * item_;
     }
-    reduce_to(result_half(visit_.me(), round) + mine.begin * item_, mine.count());
+    sources_[visit_.me()] = source_ + offset;
+    void* const targets[] = {target_ + offset,
+                             result_half(visit_.me(), round) + mine.begin * item_};
+    reduce_into(targets, 2, sources_.data(), visit_.size(), mine.count(), call_.dtype, call_.op,
+                call_.scale);
   }
 
+  // The parts of the others, from where they left them.
   void collect(uint64_t round) {
     for (int m = 0; m < visit_.size(); ++m) {
-      const Range theirs = part(count_of(round), m, visit_.size(), item_);
+      if (m == visit_.me()) continue;
+      const Range theirs = part_of(round, m);
       copy_cached(target_ + (round * chunk_ + theirs.begin) * item_,
                   result_half(m, round) + theirs.begin * item_, theirs.count() * item_);
     }
+  }
+
+  Range part_of(uint64_t round, int member) const {
+    return part(count_of(round), member, visit_.size(), item_);
   }
 
   std::byte* result_half(int member, uint64_t round) const {
