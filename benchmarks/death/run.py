@@ -105,7 +105,7 @@ def main() -> int:
     report = {
         "date": date,
         "command": f"benchmarks/death/run.py --rounds {arguments.rounds}",
-        "machine": dataclasses.asdict(machine),
+        "machine": machine._asdict(),
         "load": load,
         "tallies": [dataclasses.asdict(tally) for tally in tallies],
     }
