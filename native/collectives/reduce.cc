@@ -37,6 +37,7 @@ Error reduce(Channel& channel, Call call, const void* source, void* target) {
   if (staged) {
     if (auto error = visit.provide_staging()) return error;
   }
+  if (shared) visit.hit(Phase::mid_copy);
   // What is not staged is there at once, and is read in one round.
   const uint64_t chunk = staged ? chunk_bytes / item : std::max<uint64_t>(1, call.count);
   std::vector<const void*> sources(static_cast<size_t>(visit.size()));

@@ -49,7 +49,7 @@ def ranks(
         ```
 
     Args:
-        sizes: of the worlds, 1 to 8 each.
+        sizes: of the worlds, 1 to 16 each.
         transports: "shm", "c10d", "mpi:openmpi", "mpi:mpich".
         timeout: seconds after which a rank that has not ended is asked for its stacks and killed.
         options: options of `kadril.config.Config` for this world, such as `patience=0.5`.

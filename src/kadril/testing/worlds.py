@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_RANKS", "open_mpi_world", "open_world", "world_config", "world_key"]
 
-MAX_RANKS = 8
+MAX_RANKS = 16
 
 # Short enough that a test whose ranks wait for each other in vain ends with `Stalled`, which says
 # who waits for whom, before its own deadline ends it with a kill.
