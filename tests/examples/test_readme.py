@@ -39,6 +39,15 @@ def test_links_lead_somewhere() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_figures_come_from_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "| pinned |" in line]
+    pages = (ROOT / "benchmarks" / "results").glob("collectives-*.md")
+    measured = [set(page.read_text(encoding="utf-8").splitlines()) for page in pages]
+    assert rows
+    assert any(set(rows) <= page for page in measured), "not all rows are of one results file"
+
+
 DYING = """
 import os, signal
 import kadril, torch
