@@ -1,7 +1,7 @@
 """The event loop of the launcher: exits, output, signals and deadlines, all in one thread.
 
     running --- a rank fails ------------------> stopping --- kill_grace over --> killed
-       |        (an echo: after a moment)        SIGTERM to all                   SIGKILL to all
+       |        (and after a moment)             SIGTERM to all                   SIGKILL to all
        |                                                                             ^
        `------- SIGINT, SIGTERM to launcher --> interrupted --- grace over ----------'
                                                 passed on       or a second Ctrl-C
@@ -29,15 +29,16 @@ from kadril.launch.output import Output
 from kadril.launch.rank_environment import RankEnvironment
 from kadril.launch.rank_process import RankProcess
 from kadril.launch.signal_inbox import SignalInbox
-from kadril.launch.summary import Outcome, RankExit, is_echo, summarize
+from kadril.launch.summary import Outcome, RankExit, summarize
 
 __all__ = ["Supervisor"]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
-# A rank that raises tells its peers, and may still be closing down when a peer has already left
-# because of it. So long we wait for it to end by itself before we end it.
-ECHO_PATIENCE = 1.0
+# Ranks notice the failure of a peer by themselves, and say where they were; and a rank that raised
+# may still be closing down when a peer has already left because of it. So long we let them end by
+# themselves before we end them.
+LAST_WORDS = 1.0
 
 # Helpers of a rank (resource trackers, data loaders) notice its end and leave by themselves.
 LINGER = 1.0
@@ -175,8 +176,7 @@ class Supervisor:
         if not failures or self._stopping or self._interrupted_by:
             return
         self._failed = True
-        only_echoes = all(is_echo(ended.tail) for ended in failures)
-        self._stop_at = min(self._stop_at, now + (ECHO_PATIENCE if only_echoes else 0.0))
+        self._stop_at = min(self._stop_at, now + LAST_WORDS)
 
     def _forward(self, signum: int) -> None:
         if signum in INTERRUPTS:
