@@ -35,8 +35,8 @@ def test_the_mark_says_what_was_asked_for_and_leaves_the_function() -> None:
     ("sizes", "transports", "message"),
     [
         ((), ("shm",), "at least one size"),
-        ((0,), ("shm",), "1 to 8 ranks, not 0"),
-        ((9,), ("shm",), "1 to 8 ranks, not 9"),
+        ((0,), ("shm",), "1 to 16 ranks, not 0"),
+        ((17,), ("shm",), "1 to 16 ranks, not 17"),
         ((2,), ("tcp",), "no transport 'tcp'"),
     ],
 )
