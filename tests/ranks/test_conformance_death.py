@@ -97,11 +97,15 @@ def test_a_stopped_rank_is_late(count: int) -> None:
         ranks.start(allreduce_for_ever, count)
         ranks.wait_mark("running")
         ranks.signal(1, signal.SIGSTOP)
+        blamed = set()
         for outcome in ranks.wait(20.0):
             if outcome.rank != 1:
                 assert outcome.error is not None, outcome
                 assert outcome.error.type == "Stalled", outcome
-                assert outcome.error.fields["rank"] == 1, outcome
+                blamed.add(outcome.error.fields["rank"])
+        # Over a network a survivor sees only whom it waits for itself: that may be another survivor,
+        # which waits for the stopped rank and is late because of it.
+        assert 1 in blamed, blamed
 
 
 MPI_PROGRAM = """
