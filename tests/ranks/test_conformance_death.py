@@ -103,7 +103,7 @@ def test_a_stopped_rank_is_late(count: int) -> None:
                 assert outcome.error is not None, outcome
                 assert outcome.error.type == "Stalled", outcome
                 blamed.add(outcome.error.fields["rank"])
-        # Over a network a survivor sees only whom it waits for itself: that may be another survivor,
+        # Over a network a survivor sees only whom it waits for itself: maybe another survivor,
         # which waits for the stopped rank and is late because of it.
         assert 1 in blamed, blamed
 
