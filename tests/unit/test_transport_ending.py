@@ -51,10 +51,19 @@ def test_who_does_not_wait_is_late() -> None:
     first, second, third = roll_calls(3)
     first.note_waiting(7)
     second.note_waiting(6)
-    assert first.late(7) == [1, 2]
+    assert first.late(7) == [2, 1]  # the one that waits for nobody explains the other
     second.note_waiting(7)
     assert first.late(7) == [2]
     assert third.late(7) == []
+
+
+def test_who_is_ahead_is_not_late() -> None:
+    """A stopped rank had answered rank 0 but not rank 2, which then blamed rank 0."""
+    first, _, third = roll_calls(3)
+    first.note_waiting(8)
+    third.note_waiting(7)
+    assert third.late(7) == [1]
+    assert first.late(8) == [1, 2]
 
 
 def test_who_alone_says_nothing_is_dead() -> None:

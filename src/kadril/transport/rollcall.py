@@ -3,7 +3,7 @@
 gloo tells that a connection broke or that time ran out, not whose fault it is. So each rank notes
 what it knows under its own rank, and a rank in trouble reads the notes of the others:
 
-    waiting/<rank>    number of the call it waits in   -> who does not wait is late
+    waiting/<rank>    number of the call it waits in   -> who has not come so far is late
     ending/<rank>     why it left the group            -> who alone says nothing is dead
     num_endings       so that a waiting rank asks once, not once per rank
 
@@ -49,8 +49,12 @@ class RollCall:
         self._ask(lambda: self.store.set(f"waiting/{self.rank}", str(num_call)), None)
 
     def late(self, num_call: int) -> list[int]:
-        """Ranks that do not wait in that call, as far as they have said."""
-        return self._ask(lambda: self._read_late(str(num_call).encode()), [])
+        """Ranks that have not come to that call, as far as they have said; the last one first.
+
+        Who waits in a later call is not late. Who waits in an earlier one is late because of
+        somebody else, most likely of one that has not even come so far, or waits for nobody.
+        """
+        return self._ask(lambda: self._read_late(num_call), [])
 
     def note_ending(self, ending: Ending) -> None:
         """Say why this rank leaves; the first word counts."""
@@ -81,8 +85,13 @@ class RollCall:
                 return silent
             time.sleep(0.01)
 
-    def _read_late(self, call: bytes) -> list[int]:
-        return [rank for rank in self.others if self._read(f"waiting/{rank}") != call]
+    def _read_late(self, num_call: int) -> list[int]:
+        reached = {}
+        for rank in self.others:
+            note = self._read(f"waiting/{rank}") or b""
+            reached[rank] = int(note) if note.isdigit() else -1
+        late = [rank for rank in self.others if reached[rank] < num_call]
+        return sorted(late, key=lambda rank: reached[rank])
 
     def _read_endings(self) -> dict[int, Ending]:
         if self.store.add("num_endings", 0) == 0:
