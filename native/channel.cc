@@ -44,6 +44,11 @@ uint64_t pack_cause(Reason reason, int member) {
 struct alignas(128) Channel::Slot {
   std::atomic<uint32_t> word;
   std::atomic<uint32_t> num_sleepers;
+  // The bell of this member: see `await_ring`.
+  alignas(64) std::atomic<uint32_t> num_rings;
+  std::atomic<uint32_t> is_asleep;     // on the bell
+  std::atomic<uint32_t> is_listening;  // to other members
+  std::atomic<uint32_t> asked_cycle;
   alignas(64) Posting postings[2];
 };
 
@@ -70,6 +75,10 @@ void Channel::format(Arena& arena, uint64_t offset, int num_members) {
                                         slot_bytes(num_members) * static_cast<uint64_t>(member));
     new (&slot->word) std::atomic<uint32_t>(0);
     new (&slot->num_sleepers) std::atomic<uint32_t>(0);
+    new (&slot->num_rings) std::atomic<uint32_t>(0);
+    new (&slot->is_asleep) std::atomic<uint32_t>(0);
+    new (&slot->is_listening) std::atomic<uint32_t>(0);
+    new (&slot->asked_cycle) std::atomic<uint32_t>(0);
   }
   board->cause.store(0);
   board->users.reset(static_cast<uint32_t>(num_members));
@@ -145,13 +154,15 @@ Error Channel::await_all(const Call& call) {
 
 Error Channel::await(int member, const Call& call) {
   const std::atomic<uint32_t>& word = slot(member).word;
-  for (int i = 0; i < waiting_.num_spins; ++i) {
+  const int num_spins = is_spinning_ ? waiting_.num_spins : 0;
+  const int num_yields = is_spinning_ ? waiting_.num_yields : 0;
+  for (int i = 0; i < num_spins; ++i) {
     const uint32_t seen = word.load(std::memory_order_acquire);
     if (has_reached(seen)) return nullptr;
     if (seen & (revoked_bit | closed_bit)) break;
     relax();
   }
-  for (int i = 0; i < waiting_.num_yields; ++i) {
+  for (int i = 0; i < num_yields; ++i) {
     const uint32_t seen = word.load(std::memory_order_acquire);
     if (has_reached(seen)) return nullptr;
     if (seen & (revoked_bit | closed_bit)) break;
@@ -176,6 +187,7 @@ Error Channel::sleep_for(int member, const Call& call) {
       if (wake == Wake::timed_out) look_after = look_again_after;
     }
     peer.num_sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (is_leaving_.load()) return fail(Reason::closed, call.text());
     if (!must_wait) {
       if (has_reached(seen)) return nullptr;
       if (seen & revoked_bit) return why_revoked(call, seconds_since(start));
@@ -194,6 +206,52 @@ Error Channel::sleep_for(int member, const Call& call) {
         hooks_->late(call, late_members(), liveness_->is_stopped(ranks_[member]), elapsed);
     }
   }
+}
+
+// All sequentially consistent: either the sleeper sees what was done before the ring, or whoever
+// rings sees the sleeper.
+void Channel::ask_for(uint32_t cycle) {
+  slot(me_).asked_cycle.store(cycle);
+  for (int member = 0; member < num_members(); ++member) {
+    if (member != me_ && slot(member).is_listening.load()) ring(slot(member));
+  }
+}
+
+bool Channel::is_asked_for(uint32_t cycle) const {
+  for (int member = 0; member < num_members(); ++member) {
+    const Slot& theirs = slot(member);
+    if (theirs.word.load() & (revoked_bit | closed_bit)) return true;
+    if (member != me_ && static_cast<int32_t>(theirs.asked_cycle.load() - cycle) >= 0) return true;
+  }
+  return false;
+}
+
+uint32_t Channel::num_rings() const { return slot(me_).num_rings.load(); }
+
+void Channel::ring(Slot& slot) noexcept {
+  slot.num_rings.fetch_add(1);
+  if (slot.is_asleep.load()) futex_wake_all(slot.num_rings);
+}
+
+void Channel::ring_self() { ring(slot(me_)); }
+
+void Channel::await_ring(uint32_t seen, double seconds) {
+  Slot& mine = slot(me_);
+  mine.is_asleep.store(1);
+  if (mine.num_rings.load() == seen) futex_wait(mine.num_rings, seen, seconds);
+  mine.is_asleep.store(0);
+}
+
+void Channel::listen(bool on) { slot(me_).is_listening.store(on); }
+
+void Channel::leave_call() noexcept {
+  is_leaving_.store(true);
+  for (int member = 0; member < num_members(); ++member) futex_wake_all(slot(member).word);
+}
+
+void Channel::release_when_unused(uint64_t offset, uint64_t bytes) {
+  if (fork_mark_.is_in_child()) return;
+  arena_->release_when_unused(ranks_[static_cast<size_t>(me_)], offset, bytes, &board_->users);
 }
 
 std::vector<int> Channel::late_members() const {
@@ -246,6 +304,7 @@ void Channel::end(Reason reason, int member) noexcept {
   for (int i = 0; i < num_members(); ++i) {
     slot(i).word.fetch_or(revoked_bit, std::memory_order_seq_cst);
     futex_wake_all(slot(i).word);
+    ring(slot(i));
   }
 }
 
@@ -284,6 +343,7 @@ void Channel::close() {
   Slot& mine = slot(me_);
   mine.word.fetch_or(closed_bit, std::memory_order_seq_cst);
   futex_wake_all(mine.word);
+  for (int member = 0; member < num_members(); ++member) ring(slot(member));
   const int rank = ranks_[static_cast<size_t>(me_)];
   // Peers may still be reading what this member staged for the last call.
   if (staging_ != no_offset) {

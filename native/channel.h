@@ -114,6 +114,25 @@ class Channel final : public DeathListener {
   // One for each member, for use during a call: making it anew would cost as much as a short call.
   std::vector<const void*>& pointers() { return pointers_; }
 
+  // For a member that sleeps between calls and wants to know when another one comes to the next
+  // meeting, or when a thread of its own process has something for it: a bell per member. Cycles
+  // are counted by the owner.
+  void ask_for(uint32_t cycle);             // say that this member comes to that cycle
+  bool is_asked_for(uint32_t cycle) const;  // by another member; also true once one is gone
+  uint32_t num_rings() const;
+  void ring_self();
+  void await_ring(uint32_t seen, double seconds);
+  void listen(bool on);  // whether another member's asking shall ring
+
+  // The owner may take the hooks over, and choose whether it pays to spin.
+  void set_hooks(Hooks* hooks) { hooks_ = hooks; }
+  void set_spinning(bool on) { is_spinning_ = on; }
+  // Make a call of another thread of this process return with `closed`. Only `close` may follow. To
+  // be repeated until it has: a wake-up may come just before the sleep.
+  void leave_call() noexcept;
+  // Memory of this member that others may still read in the last call.
+  void release_when_unused(uint64_t offset, uint64_t bytes);
+
   // End the channel for everyone, for the reason given; the first reason stays.
   Error give_up(Reason reason, int member, const Call& call, double elapsed = 0);
   void revoke();  // because this member wants to
@@ -128,6 +147,7 @@ class Channel final : public DeathListener {
 
   static uint64_t slot_bytes(int num_members);
   Slot& slot(int member) const;
+  static void ring(Slot& slot) noexcept;
   Error await(int member, const Call& call);
   Error sleep_for(int member, const Call& call);
   Error why_revoked(const Call& call, double elapsed) const;
@@ -155,6 +175,8 @@ class Channel final : public DeathListener {
   uint64_t staging_ = no_offset;
   uint64_t staging_bytes_ = 0;
   std::vector<const void*> pointers_;
+  bool is_spinning_ = true;
+  std::atomic<bool> is_leaving_{false};
 };
 
 }  // namespace kadril

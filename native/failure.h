@@ -20,6 +20,7 @@ enum class Reason : uint8_t {
   no_room,      // memory to share could not be had
   unsupported,  // no such operation for this dtype
   invalid,      // an argument that no caller should pass
+  foreign,      // an error of another engine, which is in `cause`
 };
 
 struct Failure {
@@ -32,6 +33,7 @@ struct Failure {
   std::string detail;
   std::vector<int> late;           // stalled: all members that were waited for
   std::vector<std::string> calls;  // mismatch: what each member called, by member
+  std::shared_ptr<void> cause;     // foreign: the error itself, for whoever knows its kind
 };
 
 // Null means success, so that the common path costs one test of a pointer.

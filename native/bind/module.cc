@@ -18,6 +18,7 @@
 #include "array.h"
 #include "channel.h"
 #include "collectives.h"
+#include "engine.h"
 #include "fault.h"
 #include "fork_mark.h"
 #include "kernels.h"
@@ -308,7 +309,7 @@ void set_fault(const std::string& text) {
 const char* name_of(Reason reason) {
   static constexpr const char* names[] = {"mismatch", "peer_lost",   "peer_left", "stalled",
                                           "revoked",  "interrupted", "forked",    "closed",
-                                          "no_room",  "unsupported", "invalid"};
+                                          "no_room",  "unsupported", "invalid",   "foreign"};
   return names[static_cast<int>(reason)];
 }
 
@@ -322,7 +323,10 @@ void bind_failure(nb::module_& module) {
       .def_ro("available", &Failure::available)
       .def_ro("detail", &Failure::detail)
       .def_ro("late", &Failure::late)
-      .def_ro("calls", &Failure::calls);
+      .def_ro("calls", &Failure::calls)
+      .def_prop_ro("cause", [](const Failure& self) {
+        return self.cause ? nb::borrow(static_cast<PyObject*>(self.cause.get())) : nb::none();
+      });
 }
 
 void bind_channel(nb::module_& module) {
@@ -363,6 +367,11 @@ void bind_segment(nb::module_& module) {
 }
 
 }  // namespace
+
+Channel& channel_of(nb::handle channel) { return nb::cast<PythonChannel&>(channel).channel; }
+
+nb::object failure_object(const Failure& failure) { return nb::cast(Failure(failure)); }
+
 }  // namespace kadril
 
 NB_MODULE(_native, module) {
@@ -370,6 +379,7 @@ NB_MODULE(_native, module) {
   bind_failure(module);
   bind_channel(module);
   bind_segment(module);
+  bind_engine(module);
   module.def("reduce_local", &reduce_local);
   module.def("supports", [](int dtype, int op) {
     return dtype >= 0 && dtype < num_dtypes && op >= 0 && op < num_ops &&

@@ -35,6 +35,8 @@ class Failure:
     def late(self) -> list[int]: ...
     @property
     def calls(self) -> list[str]: ...
+    @property
+    def cause(self) -> Exception | None: ...
 
 class Channel:
     """The ordered meeting point of the members of one partition on one host."""
@@ -145,6 +147,95 @@ class Segment:
     def descriptor(self) -> int: ...
     @property
     def num_allocated_bytes(self) -> int: ...
+
+class Timeline:
+    """What the engine did when, in a file that the ranks of a host share."""
+
+    def __init__(self, path: str, rank: int, origin_ns: int) -> None: ...
+    def write(self) -> None: ...
+
+class Ticket:
+    """What a caller holds of a request until it is done."""
+
+    @property
+    def is_done(self) -> bool: ...
+    def wait(self, seconds: float, /) -> int:
+        """Sleep until it is done, a signal comes, or time is up: 0 not yet, 1 done, 2 failed."""
+
+    @property
+    def failure(self) -> Failure | None: ...
+    def take_outputs(self) -> list[tuple[npt.NDArray[np.uint8], int, list[int]]]:
+        """The results that the engine made: (bytes, dtype code, shape) each."""
+
+    @property
+    def received_splits(self) -> list[int]:
+        """Rows that came from each member, for each output."""
+
+    @property
+    def last_joined(self) -> int: ...
+
+class Conductor:
+    """Takes the named requests of one process set, in any order."""
+
+    @staticmethod
+    def over_channel(
+        channel: Channel,
+        arena_rank: int,
+        patience: float,
+        stall_warning: float,
+        fusion_threshold: int,
+        cache_capacity: int,
+        world_ranks: Sequence[int],
+        report: Callable[[str], None],
+        /,
+    ) -> Conductor:
+        """On shared memory; the channel is the conductor's alone from here on."""
+
+    @staticmethod
+    def over_transport(
+        lane: object,
+        size: int,
+        rank: int,
+        patience: float,
+        stall_warning: float,
+        fusion_threshold: int,
+        cache_capacity: int,
+        world_ranks: Sequence[int],
+        report: Callable[[str], None],
+        /,
+    ) -> Conductor:
+        """On a `kadril.engine.lane.TransportLane`."""
+
+    def submit(
+        self,
+        verb: int,
+        name: str,
+        is_named: bool,
+        tensors: object,
+        targets: object,
+        reduction: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        splits: Sequence[int] | None,
+        note: str,
+    ) -> Any:
+        """A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
+
+        `tensors` is a tensor or a list; an element is a torch tensor or (address, dtype code,
+        shape). `targets` likewise, or None for in place.
+        """
+
+    def set_timeline(self, timeline: Timeline | None, mark_cycles: bool) -> None: ...
+    @property
+    def num_cycles(self) -> int: ...
+    def close(self) -> None: ...
+
+def memory_at(address: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:
+    """Memory that somebody else keeps alive, as an array."""
+
+def set_package_paths(paths: Sequence[str], /) -> None:
+    """Tell where files of libraries are: their frames are nobody's call site."""
 
 def reduce_local(
     targets: Sequence[int],

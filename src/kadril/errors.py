@@ -10,7 +10,7 @@
     |-- TransportError         the engine below (gloo, nccl, MPI) failed and did not say which rank
     |-- RendezvousError        ranks could not find, or did not trust, each other
     |-- StateError             called at the wrong time
-    |   |-- NotInitializedError
+    |   |-- NotInitializedError                                            (also a ValueError)
     |   |-- AlreadyInitializedError
     |   |-- ClosedError        used after `shutdown()` or `close()`
     |   `-- ForkedError        used in a child made by fork()
@@ -134,7 +134,7 @@ class StateError(KadrilError):
     """A call at the wrong time of kadril's life."""
 
 
-class NotInitializedError(StateError):
+class NotInitializedError(StateError, ValueError):
     """Used before `kadril.init()`."""
 
 

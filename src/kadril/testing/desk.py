@@ -79,8 +79,9 @@ class Desk:
         sys.path[:] = request.import_path
         function = load(request.target)
         positional, keywords, filters = pickle.loads(request.payload)
-        with warning_filters(filters):
-            return function(self.worlds[request.key], *positional, **keywords)
+        world = self.worlds[request.key]
+        with warning_filters(filters), lent(world):
+            return function(world, *positional, **keywords)
 
     def abandon(self, request: Abandon) -> None:
         """Give a world up for those who still wait in it."""
@@ -105,6 +106,18 @@ class Desk:
         """Close all worlds."""
         for key in list(self.worlds):
             self.close_world(key)
+
+
+@contextlib.contextmanager
+def lent(world: World) -> Iterator[None]:
+    """Let a test use its world as the one of this process; what it opens on it is closed."""
+    from kadril.world.session import lend
+
+    with lend(world):
+        try:
+            yield
+        finally:
+            world.close_dependents()
 
 
 def judge(number: int, error: BaseException) -> Reply:

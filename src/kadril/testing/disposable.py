@@ -113,10 +113,12 @@ class Life:
     def open(self, assignment: Assignment) -> World:
         """Open the world."""
         from kadril.testing.worlds import open_world
+        from kadril.world import make_current
 
         arm(assignment.fault_at_open)
         assert assignment.open is not None
         world = open_world(assignment.open, self.listener)
+        make_current(world)
         if self.listener is not None:
             self.listener.close()
             self.listener = None

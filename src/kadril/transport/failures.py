@@ -25,7 +25,9 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
     """The exception for a failure in the group whose members have these world ranks."""
     reason = failure.reason
     if reason == "mismatch":
-        return mismatch(failure.calls, world_ranks)
+        return mismatch(failure.calls, world_ranks, failure.detail)
+    if reason == "foreign":
+        return failure.cause or KadrilError(failure.detail)
     if reason in ("peer_lost", "peer_left", "stalled", "revoked"):
         return peer_error(failure, world_ranks)
     if reason == "no_room":
@@ -36,7 +38,9 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
             " `kadril run`, and do not use kadril in helper processes such as DataLoader workers"
         )
     if reason == "closed":
-        return ClosedError("this group was closed; it cannot be used any more")
+        return ClosedError(
+            failure.detail or "this group was closed; it cannot be used any more"
+        )
     if reason == "unsupported":
         return UnsupportedError(f"{failure.detail}: the op makes no sense for this dtype")
     if reason == "invalid":

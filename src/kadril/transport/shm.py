@@ -86,6 +86,16 @@ class ShmTransport:
             world_ranks=world_ranks,
         )
 
+    @property
+    def channel(self) -> _native.Channel:
+        """The meeting point of this group in the native core."""
+        return self._channel
+
+    @property
+    def arena_rank(self) -> int:
+        """Rank of this process in the segment."""
+        return self._local_ranks[self.rank]
+
     def shared_empty(
         self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:

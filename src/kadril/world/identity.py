@@ -4,7 +4,10 @@ The first of these that applies, so that the nearest launcher wins: mpirun insid
 sets the variables of both, and so does torchrun inside an `srun`.
 
     explicit arguments of init() > kadril run > torchrun > Open MPI > MPICH, Intel MPI > MVAPICH >
-    PMIx > Slurm step > Kubernetes indexed job > alone
+    PMIx > horovodrun > Slurm step > Kubernetes indexed job > alone
+
+horovodrun tells its processes who they are, and not where they could meet without Horovod: it
+counts only with MASTER_ADDR and MASTER_PORT beside it.
 
 """
 
@@ -86,6 +89,7 @@ LAUNCHERS = (
     Launcher("MPICH", "PMI_RANK", "PMI_SIZE", is_mpi=True),
     Launcher("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_mpi=True),
     Launcher("PMIx", "PMIX_RANK", None, is_mpi=True),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", needs=("MASTER_ADDR",)),
     Launcher("Slurm", "SLURM_PROCID", None),
     Launcher("Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", needs=("MASTER_ADDR",)),
 )
@@ -257,11 +261,15 @@ def key_part(text: str) -> str:
 
 
 def warn_if_half_told(environment: Mapping[str, str]) -> None:
-    """RANK and WORLD_SIZE without MASTER_ADDR: somebody meant a world, and would get one rank."""
-    size = environment.get("WORLD_SIZE", "1")
-    if "RANK" in environment and size != "1":
-        logger.warning(
-            "RANK=%s and WORLD_SIZE=%s are set, MASTER_ADDR is not: this process is taken as alone",
-            environment["RANK"],
-            size,
-        )
+    """A rank and a size without MASTER_ADDR: somebody meant a world, and would get one rank."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE")):
+        if rank in environment and environment.get(size, "1") != "1":
+            hint = "; start the ranks with `kadril run`" if rank == "HOROVOD_RANK" else ""
+            logger.warning(
+                "%s=%s and %s=%s are set, MASTER_ADDR is not: this process is taken as alone%s",
+                rank,
+                environment[rank],
+                size,
+                environment[size],
+                hint,
+            )

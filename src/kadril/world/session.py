@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kadril.config import Config
@@ -40,6 +40,7 @@ __all__ = [
     "init",
     "is_initialized",
     "is_main",
+    "lend",
     "local_rank",
     "local_size",
     "make_current",
@@ -58,6 +59,7 @@ class Session:
         self.world: World | None = None
         self.identity: Identity | None = None
         self.was_open = False
+        self.is_lent = False  # the world is somebody else's to close
         self.num_generations = 0
         self.forked_from = 0  # process id of the rank whose child this is, or 0
 
@@ -114,6 +116,8 @@ def init(
         raise TypeError(f"give config or single options, not both: {', '.join(sorted(options))}")
     with _session.lock:
         check_not_forked("init()")
+        if _session.is_lent and _session.world is not None:
+            return _session.world
         config = Config.from_environment(**options) if config is None else config
         identity = find_identity(
             rank=rank, size=size, rendezvous=rendezvous, job=job, secret_file=secret_file
@@ -144,6 +148,23 @@ def make_current(world: World) -> None:
         ):
             raise AlreadyInitializedError("this process has a world; call kadril.shutdown() first")
         adopt(world, None)
+
+
+@contextlib.contextmanager
+def lend(world: World) -> Iterator[None]:
+    """Make a world the one of `current()` for a while; it stays its owner's to close.
+
+    Raises:
+        AlreadyInitializedError: there is another one.
+    """
+    make_current(world)
+    _session.is_lent = True
+    try:
+        yield
+    finally:
+        with _session.lock:
+            _session.is_lent = False
+            _session.world = None
 
 
 def adopt(world: World, identity: Identity | None) -> None:
@@ -186,9 +207,14 @@ def describe(identity: Identity) -> str:
 
 
 def shutdown() -> None:
-    """Leave the world; local. Does nothing where there is none, so it may be called again."""
+    """Leave the world; local. Does nothing where there is none, so it may be called again.
+
+    A world that is lent to this process stays open.
+    """
     with _session.lock:
         check_not_forked("shutdown()")
+        if _session.is_lent:
+            return
         world, _session.world = _session.world, None
         if world is not None:
             world.close()

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -83,6 +83,7 @@ class World:
         self._pid = os.getpid()
         self._is_closed = False
         self._said_why_not_shared = False
+        self._closers: list[Callable[[], None]] = []
 
     @property
     def local_rank(self) -> int:
@@ -159,6 +160,17 @@ class World:
                 f"{operation} on a world that was closed; open one with kadril.init()"
             )
 
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have something that stands on this world closed before it, the last one first."""
+        self._closers.append(closer)
+
+    def close_dependents(self) -> None:
+        """Close what stands on this world, and leave it open itself."""
+        with contextlib.ExitStack() as stack:
+            for closer in self._closers:
+                stack.callback(closer)
+            self._closers = []
+
     def close(self) -> None:
         """Leave the world; local, may be called again. A rank that still waits gets `PeerLost`."""
         # A child made by fork has copies of the parent's descriptors: closing the world is not its
@@ -170,6 +182,7 @@ class World:
             stack.callback(self._bootstrap.close)
             stack.callback(self.hub.close)
             stack.callback(self.transport.close)
+            stack.callback(self.close_dependents)
 
     def __enter__(self) -> World:
         return self

@@ -1,0 +1,266 @@
+#include "engine.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "array.h"
+#include "engine/adasum.h"
+#include "engine/conductor.h"
+#include "engine/shm_lane.h"
+#include "python_lane.h"
+
+namespace nb = nanobind;
+
+namespace kadril {
+namespace {
+
+using Address = uintptr_t;
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+// A conductor, with what it needs to stay alive.
+class PythonConductor {
+ public:
+  PythonConductor(std::unique_ptr<Lane> lane, ConductorOptions options, nb::object report,
+                  nb::object owner)
+      : report_(std::move(report)), owner_(std::move(owner)) {
+    conductor = std::make_unique<Conductor>(std::move(lane), std::move(options),
+                                            [this](const std::string& text) { tell(text); });
+  }
+
+  ~PythonConductor() {
+    nb::gil_scoped_release release;
+    conductor->close();
+  }
+
+  std::unique_ptr<Conductor> conductor;
+
+ private:
+  void tell(const std::string& text) {
+    nb::gil_scoped_acquire gil;
+    try {
+      report_(text);
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("a report of late ranks");
+    }
+  }
+
+  nb::object report_;
+  nb::object owner_;
+};
+
+ConductorOptions make_options(double patience, double stall_warning, uint64_t fusion_threshold,
+                              size_t cache_capacity, std::vector<int> world_ranks) {
+  ConductorOptions options;
+  options.patience = patience;
+  options.stall_warning = stall_warning;
+  options.fusion.threshold = fusion_threshold;
+  options.cache_capacity = cache_capacity;
+  options.world_ranks = std::move(world_ranks);
+  return options;
+}
+
+PythonConductor* conduct_channel(nb::object channel, int arena_rank, double patience,
+                                 double stall_warning, uint64_t fusion_threshold,
+                                 size_t cache_capacity, std::vector<int> world_ranks,
+                                 nb::object report) {
+  auto lane = std::make_unique<ShmLane>(channel_of(channel), arena_rank);
+  return new PythonConductor(std::move(lane),
+                             make_options(patience, stall_warning, fusion_threshold, cache_capacity,
+                                          std::move(world_ranks)),
+                             std::move(report), std::move(channel));
+}
+
+PythonConductor* conduct_transport(nb::object transport, int size, int me, double patience,
+                                   double stall_warning, uint64_t fusion_threshold,
+                                   size_t cache_capacity, std::vector<int> world_ranks,
+                                   nb::object report) {
+  auto lane = std::make_unique<PythonLane>(transport, size, me);
+  return new PythonConductor(std::move(lane),
+                             make_options(patience, stall_warning, fusion_threshold, cache_capacity,
+                                          std::move(world_ranks)),
+                             std::move(report), std::move(transport));
+}
+
+// A tensor that can be looked at, or (address, dtype code, shape). False for one that needs a
+// closer look.
+bool read_piece(nb::handle tensor, Piece* piece, void*& memory) {
+  if (PyTuple_CheckExact(tensor.ptr())) {
+    nb::tuple parts = nb::borrow<nb::tuple>(tensor);
+    memory = reinterpret_cast<void*>(nb::cast<Address>(parts[0]));
+    if (piece) {
+      piece->dtype = static_cast<DType>(nb::cast<int>(parts[1]));
+      for (nb::handle dim : nb::borrow<nb::tuple>(parts[2])) {
+        piece->dims.push_back(nb::cast<uint64_t>(dim));
+      }
+    }
+    return true;
+  }
+  Call seen;
+  memory = look(tensor, seen);
+  if (!memory) return false;
+  if (piece) {
+    piece->dtype = seen.dtype;
+    piece->dims.assign(seen.dims, seen.dims + seen.num_dims);
+  }
+  return true;
+}
+
+// Of kadril and torch themselves, whose frames are nobody's call site.
+std::vector<std::string> package_paths;
+
+bool is_own_frame(std::string_view file) {
+  for (const std::string& path : package_paths) {
+    if (file.starts_with(path)) return true;
+  }
+  return false;
+}
+
+// "train.py:33": the innermost frame of the caller's own.
+std::string call_site() {
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  std::string site;
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    Py_ssize_t length = 0;
+    const char* file = PyUnicode_AsUTF8AndSize(code->co_filename, &length);
+    if (file && !is_own_frame({file, static_cast<size_t>(length)})) {
+      site = file + (":" + std::to_string(PyFrame_GetLineNumber(frame)));
+    }
+    Py_DECREF(code);
+    PyFrameObject* back = site.empty() ? PyFrame_GetBack(frame) : nullptr;
+    Py_DECREF(frame);
+    frame = back;
+  }
+  PyErr_Clear();
+  return site;
+}
+
+bool is_supported(const Descriptor& descriptor, const Piece& piece) {
+  if (descriptor.verb != Verb::allreduce && descriptor.verb != Verb::reducescatter) return true;
+  if (descriptor.reduction == Reduction::adasum) return supports_adasum(piece.dtype);
+  return supports(piece.dtype, op_of(descriptor.reduction));
+}
+
+// A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
+nb::object submit(PythonConductor& self, int verb, const char* name, bool is_named,
+                  nb::handle tensors, nb::handle targets, int reduction, int root, double prescale,
+                  double postscale, nb::handle splits, const char* note) {
+  auto request = std::make_unique<Request>();
+  Descriptor& descriptor = request->descriptor;
+  descriptor.verb = static_cast<Verb>(verb);
+  descriptor.reduction = static_cast<Reduction>(reduction);
+  descriptor.root = root;
+  descriptor.scale = {prescale, postscale};
+  descriptor.name = name;
+  descriptor.note = note;
+  descriptor.is_named = is_named;
+  if (!splits.is_none()) descriptor.splits = nb::cast<std::vector<uint64_t>>(splits);
+
+  const bool is_list = PyList_CheckExact(tensors.ptr());
+  const Py_ssize_t count = is_list ? PyList_GET_SIZE(tensors.ptr()) : 1;
+  descriptor.pieces.resize(static_cast<size_t>(count));
+  request->memory.resize(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    Piece& piece = descriptor.pieces[static_cast<size_t>(i)];
+    Memory& memory = request->memory[static_cast<size_t>(i)];
+    void* source = nullptr;
+    if (!read_piece(is_list ? PyList_GET_ITEM(tensors.ptr(), i) : tensors.ptr(), &piece, source)) {
+      return nb::borrow(Py_NotImplemented);
+    }
+    memory.source = memory.target = source;
+    if (!targets.is_none() &&
+        !read_piece(is_list ? PyList_GET_ITEM(targets.ptr(), i) : targets.ptr(), nullptr,
+                    memory.target)) {
+      return nb::borrow(Py_NotImplemented);
+    }
+    if (!is_supported(descriptor, piece)) {
+      return failure_object(*fail(Reason::unsupported, descriptor.text()));
+    }
+  }
+  descriptor.site = call_site();
+  request->ticket = std::make_shared<Ticket>();
+  auto ticket = request->ticket;
+  if (auto error = self.conductor->submit(std::move(request))) return failure_object(*error);
+  return nb::cast(ticket);
+}
+
+// The results that the engine made: (bytes, dtype code, shape) each.
+nb::list take_outputs(Ticket& ticket) {
+  nb::list outputs;
+  for (Output& output : ticket.outputs) {
+    auto owned = new std::shared_ptr<std::byte>(output.memory);
+    nb::capsule owner(
+        owned, [](void* held) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(held); });
+    nb::object bytes = nb::cast(
+        Bytes(reinterpret_cast<uint8_t*>(output.memory.get()), {output.piece.bytes()}, owner));
+    nb::list dims;
+    for (const uint64_t dim : output.piece.dims) dims.append(dim);
+    outputs.append(nb::make_tuple(bytes, static_cast<int>(output.piece.dtype), dims));
+  }
+  ticket.outputs.clear();
+  return outputs;
+}
+
+nb::object ticket_failure(const Ticket& ticket) {
+  return ticket.failure() ? failure_object(*ticket.failure()) : nb::none();
+}
+
+// 0: not yet; 1: done; 2: failed.
+int wait(Ticket& ticket, double seconds) {
+  if (!ticket.is_done()) {
+    nb::gil_scoped_release release;
+    if (!ticket.wait(seconds)) return 0;
+  }
+  return ticket.failure() ? 2 : 1;
+}
+
+// Memory of somebody who keeps it alive, as an array.
+nb::object memory_at(Address address, uint64_t num_bytes) {
+  return nb::cast(Bytes(reinterpret_cast<uint8_t*>(address), {num_bytes}, nb::handle()));
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  nb::class_<Timeline>(module, "Timeline")
+      .def(nb::init<std::string, int, int64_t>(), nb::arg("path"), nb::arg("rank"),
+           nb::arg("origin_ns"))
+      .def("write", &Timeline::write);
+  nb::class_<Ticket>(module, "Ticket")
+      .def_prop_ro("is_done", &Ticket::is_done)
+      .def("wait", &wait)
+      .def_prop_ro("failure", &ticket_failure)
+      .def("take_outputs", &take_outputs)
+      .def_ro("received_splits", &Ticket::received_splits)
+      .def_ro("last_joined", &Ticket::last_joined);
+  nb::class_<PythonConductor>(module, "Conductor")
+      .def_static("over_channel", &conduct_channel, nb::rv_policy::take_ownership)
+      .def_static("over_transport", &conduct_transport, nb::rv_policy::take_ownership)
+      .def("submit", &submit, nb::arg("verb"), nb::arg("name"), nb::arg("is_named"),
+           nb::arg("tensors"), nb::arg("targets").none(), nb::arg("reduction"), nb::arg("root"),
+           nb::arg("prescale"), nb::arg("postscale"), nb::arg("splits").none(), nb::arg("note"))
+      .def(
+          "set_timeline",
+          [](PythonConductor& self, std::shared_ptr<Timeline> timeline, bool mark_cycles) {
+            self.conductor->set_timeline(std::move(timeline), mark_cycles);
+          },
+          nb::arg("timeline").none(), nb::arg("mark_cycles"))
+      .def_prop_ro("num_cycles",
+                   [](const PythonConductor& self) { return self.conductor->num_cycles(); })
+      .def("close", [](PythonConductor& self) {
+        nb::gil_scoped_release release;
+        self.conductor->close();
+      });
+  module.def("memory_at", &memory_at);
+  module.def("set_package_paths",
+             [](std::vector<std::string> paths) { package_paths = std::move(paths); });
+}
+
+}  // namespace kadril

@@ -1,0 +1,314 @@
+#include "engine/conductor.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+namespace kadril {
+namespace {
+
+// A message up to this size needs one call; the rest of a longer one goes in a second.
+constexpr uint64_t block_bytes = 1024;
+constexpr uint64_t room_bytes = block_bytes - sizeof(uint32_t);
+
+constexpr double first_pause = 0.0005;
+constexpr double longest_pause = 0.1;
+constexpr double for_ever = 3600;
+constexpr double timeline_pause = 1.0;
+constexpr size_t max_reported = 8;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+Call control_call() {
+  Call call;
+  call.dtype = DType::uint8;
+  call.set_name("engine");
+  return call;
+}
+
+// Each request fails with its own words: the engine's own talk means nothing to its caller.
+void fail_request(Request& request, const Failure& failure) {
+  auto own = std::make_shared<Failure>(failure);
+  const bool is_about_a_peer =
+      failure.reason == Reason::peer_lost || failure.reason == Reason::peer_left ||
+      failure.reason == Reason::stalled || failure.reason == Reason::revoked;
+  if (is_about_a_peer) {
+    own->detail = request.descriptor.text();
+    own->elapsed = seconds_between(request.submitted, Clock::now());
+  } else if (failure.reason == Reason::closed) {
+    own->detail = request.descriptor.text() + ": " + failure.detail;
+  }
+  request.ticket->finish(std::move(own));
+  request.ticket->wake();
+}
+
+}  // namespace
+
+Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Reporter report)
+    : options_(std::move(options)),
+      report_(std::move(report)),
+      lane_(std::move(lane)),
+      ledger_(lane_->size(), lane_->me(), options_.cache_capacity),
+      performer_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
+      waiting_since_(Clock::now()),
+      messages_(static_cast<size_t>(lane_->size())) {
+  lane_->set_late_hook([this](const std::vector<int>& members, bool stopped, double elapsed) {
+    report_late(members, stopped, elapsed);
+  });
+  // Signals are for the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Conductor::~Conductor() {
+  if (fork_mark_.is_in_child()) {
+    thread_.detach();  // it is the parent's
+    static_cast<void>(lane_.release());
+    return;
+  }
+  close();
+}
+
+Error Conductor::submit(std::unique_ptr<Request> request) {
+  if (fork_mark_.is_in_child()) return fail(Reason::forked);
+  std::string key = request->descriptor.key();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return std::make_unique<Failure>(*failure_);
+    if (is_closing_) return fail(Reason::closed);
+    if (!in_flight_.insert(std::move(key)).second) {
+      return fail(Reason::invalid, "the name is in use: " + request->descriptor.text() +
+                                       " was asked for while an earlier one of that name is under"
+                                       " way; wait for it, or use another name");
+    }
+    request->ticket->num_sleepers = &num_sleepers_;
+    inbox_.push_back(std::move(request));
+    if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
+  }
+  lane_->bell().ring();
+  return nullptr;
+}
+
+void Conductor::close() {
+  if (fork_mark_.is_in_child()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closing_.exchange(true)) return;
+  }
+  lane_->bell().ring();
+  // It may be in a call that waits for others: most often it is not, and gets a moment to see.
+  for (int i = 0; !has_ended_.load(); ++i) {
+    if (i > 0) lane_->leave_call();
+    std::this_thread::sleep_for(std::chrono::microseconds(i < 10 ? 50 : 1000));
+  }
+  thread_.join();
+  lane_->close();
+}
+
+void Conductor::run() noexcept {
+  std::shared_ptr<const Failure> failure;
+  try {
+    while (await_work()) {
+      if (auto error = cycle()) {
+        failure = std::move(error);
+        break;
+      }
+    }
+  } catch (const std::exception& error) {
+    failure = fail(Reason::closed, std::string("the engine ran into: ") + error.what());
+  }
+  if (is_closing_ || !failure) {
+    failure = fail(Reason::closed, "the engine was shut down while requests were under way");
+  }
+  fail_all(std::move(failure));
+  if (auto events = timeline()) events->write();
+  // A set that has ended by itself is of no use to the others either.
+  if (!is_closing_) lane_->close();
+  has_ended_.store(true);
+}
+
+bool Conductor::await_work() {
+  Bell& bell = lane_->bell();
+  const bool has_pending = ledger_.has_pending();
+  const auto cycle = static_cast<uint32_t>(num_cycles_.load()) + 1;
+  const auto start = Clock::now();
+  if (!has_pending) waiting_since_ = start;
+  bell.listen(has_pending);
+  while (true) {
+    const uint32_t seen = bell.count();
+    if (is_closing_) return false;
+    if (has_mail_.load()) break;
+    if (has_pending && bell.is_asked_for(cycle)) break;
+    const auto now = Clock::now();
+    double seconds = for_ever;
+    if (has_pending && !bell.reaches_peers()) {
+      seconds = pause_ - seconds_between(start, now);
+      if (seconds <= 0) break;
+    } else if (has_pending) {
+      if (auto error = check_patience(now)) {
+        fail_all(std::move(error));
+        return false;
+      }
+      seconds = std::min(1.0, options_.patience);
+      if (options_.stall_warning > 0) seconds = std::min(seconds, options_.stall_warning);
+    }
+    if (auto events = timeline(); events && events->has_unwritten()) {
+      events->write_if_due();
+      seconds = std::min(seconds, timeline_pause);
+    }
+    bell.wait(seen, seconds);
+  }
+  bell.listen(false);
+  return true;
+}
+
+// For a member that waits at the bell; inside a cycle the lane has a patience of its own.
+Error Conductor::check_patience(Clock::time_point now) {
+  const double waited = seconds_between(waiting_since_, now);
+  if (next_warning_ <= 0) next_warning_ = options_.stall_warning;
+  if (options_.stall_warning > 0 && waited >= next_warning_) {
+    next_warning_ *= 2;
+    report_late({}, false, waited);
+  }
+  if (waited < options_.patience) return nullptr;
+  Call call = control_call();
+  return lane_->give_up_stalled(call, ledger_.first_missing(), waited);
+}
+
+void Conductor::report_late(const std::vector<int>& members, bool stopped, double elapsed) {
+  if (options_.stall_warning <= 0) return;
+  const int me = options_.world_ranks[static_cast<size_t>(lane_->me())];
+  std::string text = "rank " + std::to_string(me) + " has waited " +
+                     std::to_string(static_cast<int64_t>(elapsed)) + " s";
+  if (!members.empty()) {
+    text += " for rank(s)";
+    for (const int member : members) {
+      text += (member == members.front() ? " " : ", ") +
+              std::to_string(options_.world_ranks[static_cast<size_t>(member)]);
+    }
+    text += stopped ? " (stopped by a signal or a debugger), which asked for nothing:"
+                    : ", which asked for nothing meanwhile:";
+  } else {
+    text += " for requests that not all ranks have made:";
+  }
+  const auto lines = ledger_.describe_pending(options_.world_ranks, Clock::now());
+  for (size_t i = 0; i < std::min(lines.size(), max_reported); ++i) text += "\n  " + lines[i];
+  if (lines.size() > max_reported) {
+    text += "\n  and " + std::to_string(lines.size() - max_reported) + " more";
+  }
+  report_(text);
+}
+
+std::vector<std::unique_ptr<Request>> Conductor::take_inbox() {
+  const std::lock_guard lock(mutex_);
+  has_mail_.store(false);
+  return std::exchange(inbox_, {});
+}
+
+Error Conductor::cycle() {
+  auto requests = take_inbox();
+  const bool has_news = !requests.empty();
+  std::vector<std::byte> message;
+  if (has_news) ledger_.write(std::move(requests), message);
+  lane_->set_urgent(num_sleepers_.load() > 0);
+  lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
+  if (auto error = exchange(message, messages_)) return error;
+  ++num_cycles_;
+  std::vector<Agreement> ready;
+  if (!ledger_.read(messages_, ready)) {
+    return fail(Reason::closed, "a message of another rank makes no sense");
+  }
+  const bool anything_new = std::any_of(messages_.begin(), messages_.end(),
+                                        [](const auto& each) { return !each.empty(); });
+  pause_ = anything_new ? first_pause : std::min(longest_pause, 2 * pause_);
+  if (ready.empty()) return nullptr;
+  waiting_since_ = Clock::now();
+  next_warning_ = 0;
+  const auto events = timeline();
+  if (events && marks_cycles_) events->add_mark("CYCLE_START");
+  if (auto error = performer_.perform(ready, events.get())) {
+    const std::shared_ptr<const Failure> failure(std::move(error));
+    for (Agreement& agreement : ready) {
+      if (!agreement.mine || agreement.mine->ticket->is_done()) continue;
+      forget_name(*agreement.mine);
+      fail_request(*agreement.mine, *failure);
+    }
+    return std::make_unique<Failure>(*failure);
+  }
+  ledger_.forget_old();
+  if (events) events->write_if_due();
+  return nullptr;
+}
+
+// First a block of each member with the length of its message and as much of it as fits; then, if
+// any did not fit, the rest of all.
+Error Conductor::exchange(const std::vector<std::byte>& mine,
+                          std::vector<std::vector<std::byte>>& all) {
+  const auto size = static_cast<size_t>(lane_->size());
+  const auto self = static_cast<size_t>(lane_->me());
+  blocks_.resize(size * block_bytes);
+  std::byte* own = blocks_.data() + self * block_bytes;
+  const auto length = static_cast<uint32_t>(mine.size());
+  std::memcpy(own, &length, sizeof length);
+  std::memcpy(own + sizeof length, mine.data(), std::min<uint64_t>(room_bytes, mine.size()));
+  std::vector<uint64_t> counts(size, block_bytes);
+  const Call call = control_call();
+  if (auto error = lane_->allgatherv(call, own, blocks_.data(), counts)) return error;
+  uint64_t total = 0;
+  for (size_t member = 0; member < size; ++member) {
+    uint32_t bytes;
+    const std::byte* block = blocks_.data() + member * block_bytes;
+    std::memcpy(&bytes, block, sizeof bytes);
+    all[member].resize(bytes);
+    std::memcpy(all[member].data(), block + sizeof bytes, std::min<uint64_t>(room_bytes, bytes));
+    total += counts[member] = bytes > room_bytes ? bytes - room_bytes : 0;
+  }
+  if (total == 0) return nullptr;
+  std::vector<std::byte> rests(total);
+  const std::byte* own_rest = counts[self] ? mine.data() + room_bytes : rests.data();
+  if (auto error = lane_->allgatherv(call, own_rest, rests.data(), counts)) return error;
+  uint64_t position = 0;
+  for (size_t member = 0; member < size; ++member) {
+    if (counts[member] == 0) continue;
+    std::memcpy(all[member].data() + room_bytes, rests.data() + position, counts[member]);
+    position += counts[member];
+  }
+  return nullptr;
+}
+
+void Conductor::forget_name(Request& request) {
+  const std::lock_guard lock(mutex_);
+  in_flight_.erase(request.descriptor.key());
+}
+
+void Conductor::fail_all(std::shared_ptr<const Failure> failure) {
+  std::vector<std::unique_ptr<Request>> requests = ledger_.take_pending();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = failure;
+    for (auto& request : inbox_) requests.push_back(std::move(request));
+    inbox_.clear();
+    in_flight_.clear();
+  }
+  for (const auto& request : requests) fail_request(*request, *failure_);
+}
+
+std::shared_ptr<Timeline> Conductor::timeline() {
+  const std::lock_guard lock(mutex_);
+  return timeline_;
+}
+
+void Conductor::set_timeline(std::shared_ptr<Timeline> timeline, bool mark_cycles) {
+  const std::lock_guard lock(mutex_);
+  timeline_ = std::move(timeline);
+  marks_cycles_ = mark_cycles;
+}
+
+}  // namespace kadril

@@ -1,0 +1,103 @@
+// The conductor of one process set: takes named requests in any order, finds out what all members
+// have asked for, and has it performed. Each set has its own thread, so that a slow set holds up no
+// other.
+//
+//     callers            the conductor's thread                        other members
+//     submit() --inbox-->  sleep on the bell until there is work
+//                          cycle: exchange messages of what is new  <------------>
+//                                 ledger: what is ready everywhere
+//                                 performer: serve it               <------------>
+//     ticket   <---------         finish the tickets
+//
+// A member comes to a cycle when it has something new, or when it waits for something and another
+// member comes. A member that has asked for nothing is not disturbed: the others wait for it inside
+// the cycle, asleep. Where members cannot ring each other (no shared memory) one that waits comes
+// again by itself, after a pause that doubles as long as nothing changes.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/lane.h"
+#include "engine/ledger.h"
+#include "engine/performer.h"
+#include "engine/timeline.h"
+#include "fork_mark.h"
+
+namespace kadril {
+
+struct ConductorOptions {
+  double patience = 300;      // seconds a request waits for the other members
+  double stall_warning = 10;  // seconds after which that is reported; 0 never
+  FusionOptions fusion;
+  size_t cache_capacity = 65536;  // names remembered
+  std::vector<int> world_ranks;   // of each member
+};
+
+class Conductor final {
+ public:
+  // What it has to say to a person, from its own thread.
+  using Reporter = std::function<void(const std::string&)>;
+
+  Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Reporter report);
+  ~Conductor();
+
+  // Take a request; it is done when its ticket is. Misuse is an error here and now.
+  Error submit(std::unique_ptr<Request> request);
+
+  // Leave the set. Requests under way fail.
+  void close();
+
+  void set_timeline(std::shared_ptr<Timeline> timeline, bool mark_cycles);
+
+  int size() const { return lane_->size(); }
+  int me() const { return lane_->me(); }
+  uint64_t num_cycles() const { return num_cycles_.load(std::memory_order_relaxed); }
+
+ private:
+  void run() noexcept;
+  bool await_work();  // false at the end
+  Error check_patience(Clock::time_point now);
+  // To a person: in a cycle for these members, or at the bell for nobody in particular.
+  void report_late(const std::vector<int>& members, bool stopped, double elapsed);
+  Error cycle();
+  Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
+  std::vector<std::unique_ptr<Request>> take_inbox();
+  void forget_name(Request& request);
+  void fail_all(std::shared_ptr<const Failure> failure);
+  std::shared_ptr<Timeline> timeline();
+
+  const ConductorOptions options_;
+  const Reporter report_;
+  const ForkMark fork_mark_;
+  std::unique_ptr<Lane> lane_;
+  Ledger ledger_;
+  Performer performer_;
+
+  std::mutex mutex_;  // guards the five below
+  std::vector<std::unique_ptr<Request>> inbox_;
+  std::unordered_set<std::string> in_flight_;
+  std::shared_ptr<const Failure> failure_;  // why the set has ended
+  std::shared_ptr<Timeline> timeline_;
+  bool marks_cycles_ = false;
+
+  std::atomic<bool> has_mail_{false};
+  std::atomic<bool> is_closing_{false};
+  std::atomic<bool> has_ended_{false};
+  std::atomic<int> num_sleepers_{0};  // threads that sleep on a ticket
+  std::atomic<uint64_t> num_cycles_{0};
+  double pause_ = 0;  // before the next cycle without news
+  Clock::time_point waiting_since_;
+  double next_warning_ = 0;
+  std::vector<std::vector<std::byte>> messages_;
+  std::vector<std::byte> blocks_;
+  std::thread thread_;
+};
+
+}  // namespace kadril

@@ -1,0 +1,75 @@
+// A lane: moves memory between the members of one process set, in the same order on all of them.
+// The engine runs on anything that can do this; see shm_lane.h for the native one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "call.h"
+#include "collectives.h"
+#include "failure.h"
+
+namespace kadril {
+
+// What the engine's thread sleeps on. Whoever gives it work rings.
+class Bell {
+ public:
+  virtual ~Bell() = default;
+  virtual uint32_t count() const = 0;  // changes with every ring
+  virtual void ring() = 0;             // by a thread of this process
+  // Sleep until the count is no longer `seen`, or `seconds` have passed.
+  virtual void wait(uint32_t seen, double seconds) = 0;
+
+  // Between members, where that can be had: say that this member comes to a cycle, and ask whether
+  // another one does. `listen` tells whether a sleeper wants to be woken for that.
+  virtual bool reaches_peers() const { return false; }
+  virtual void ask_for(uint32_t) {}
+  virtual bool is_asked_for(uint32_t) const { return false; }
+  virtual void listen(bool) {}
+};
+
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  virtual int size() const = 0;
+  virtual int me() const = 0;
+  virtual Bell& bell() = 0;
+
+  virtual Error allreduce(const Call& call, const void* source, void* target) = 0;
+  virtual Error broadcast(const Call& call, void* memory) = 0;
+  virtual Error allgatherv(const Call& call, const void* source, void* target,
+                           std::span<const uint64_t> counts) = 0;
+  virtual Error reduce_scatterv(const Call& call, const void* source, void* target,
+                                std::span<const uint64_t> counts) = 0;
+  virtual Error alltoallv(const Call& call, const void* source, std::span<const uint64_t> send,
+                          void* target, std::span<const uint64_t> recv) = 0;
+  virtual Error exchange(const Call& call, std::span<const Outgoing> sends,
+                         std::span<const Incoming> recvs) = 0;
+
+  // Memory for the lane's own use, as large as asked for, which reductions like best. Valid until
+  // the next call.
+  virtual void* scratch(uint64_t bytes) = 0;
+
+  // Who a call waits for (members, whether one is stopped, seconds), now and then while it does.
+  using LateHook = std::function<void(const std::vector<int>&, bool, double)>;
+  void set_late_hook(LateHook hook) { late_hook_ = std::move(hook); }
+
+  // Whether somebody sleeps for what the lane does, so that it may look instead of sleeping.
+  virtual void set_urgent(bool) {}
+
+  // Give the set up for a reason that the engine found, for all members.
+  virtual Error give_up_stalled(const Call& call, int member, double elapsed) = 0;
+
+  // Make a call under way in another thread return. May be called again and again until it has.
+  virtual void leave_call() noexcept = 0;
+  // Leave the set; members that still wait for this one learn that it has left.
+  virtual void close() noexcept = 0;
+
+ protected:
+  LateHook late_hook_;
+};
+
+}  // namespace kadril

@@ -1,0 +1,269 @@
+#include "engine/ledger.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace kadril {
+namespace {
+
+std::string seconds_text(Clock::time_point from, Clock::time_point to) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", std::chrono::duration<double>(to - from).count());
+  return text;
+}
+
+}  // namespace
+
+const Descriptor& Agreement::any() const {
+  for (size_t member = 0; member < entry->said.size(); ++member) {
+    if (entry->is_present[member]) return entry->said[member];
+  }
+  return mine->descriptor;
+}
+
+Ledger::Ledger(int num_members, int me, size_t capacity)
+    : num_members_(num_members),
+      me_(me),
+      capacity_(capacity),
+      joined_(static_cast<size_t>(num_members)) {}
+
+// message:  number of ids | ids | number of descriptors | descriptors
+void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
+                   std::vector<std::byte>& message) {
+  std::vector<uint32_t> ids;
+  const auto self = static_cast<size_t>(me_);
+  for (auto& request : requests) {
+    const auto known = ids_.find(request->descriptor.key());
+    if (known != ids_.end()) {
+      LedgerEntry& entry = *entries_[known->second];
+      if (entry.has_said[self] && entry.said[self].same_request(request->descriptor)) {
+        ids.push_back(entry.id);
+        entry.mine = std::move(request);
+        ++num_mine_;
+        continue;
+      }
+    }
+    sent_.push_back(std::move(request));
+  }
+  Writer writer(message);
+  writer.number(static_cast<uint32_t>(ids.size()));
+  for (const uint32_t id : ids) writer.number(id);
+  writer.number(static_cast<uint32_t>(sent_.size()));
+  for (const auto& request : sent_) writer.descriptor(request->descriptor);
+}
+
+bool Ledger::read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready) {
+  for (int member = 0; member < num_members_; ++member) {
+    if (!read_one(member, messages[static_cast<size_t>(member)], ready)) return false;
+  }
+  sent_.clear();
+  settle_joins(ready);
+  return true;
+}
+
+bool Ledger::read_one(int member, std::span<const std::byte> message,
+                      std::vector<Agreement>& ready) {
+  if (message.empty()) return true;
+  Reader reader(message);
+  const auto num_ids = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_ids && !reader.has_failed(); ++i) {
+    const auto id = reader.number<uint32_t>();
+    if (id >= entries_.size() || !entries_[id]) return false;
+    mark_present(*entries_[id], member, ready);
+  }
+  const auto num_descriptors = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_descriptors; ++i) {
+    Descriptor descriptor = reader.descriptor();
+    if (reader.has_failed()) return false;
+    std::unique_ptr<Request> mine = member == me_ ? std::move(sent_[i]) : nullptr;
+    if (descriptor.verb == Verb::join) {
+      if (mine) join_ = std::move(mine);
+      mark_joined(member);
+      continue;
+    }
+    LedgerEntry& entry = find_or_make(descriptor.key());
+    if (mine) {
+      entry.mine = std::move(mine);
+      ++num_mine_;
+    }
+    entry.said[static_cast<size_t>(member)] = std::move(descriptor);
+    entry.has_said[static_cast<size_t>(member)] = true;
+    mark_present(entry, member, ready);
+  }
+  return !reader.has_failed();
+}
+
+LedgerEntry& Ledger::find_or_make(const std::string& key) {
+  const auto known = ids_.find(key);
+  if (known != ids_.end()) return *entries_[known->second];
+  uint32_t id = static_cast<uint32_t>(entries_.size());
+  if (free_ids_.empty()) {
+    entries_.emplace_back();
+  } else {
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  const auto size = static_cast<size_t>(num_members_);
+  auto entry = std::make_unique<LedgerEntry>();
+  entry->id = id;
+  entry->key = key;
+  entry->said.resize(size);
+  entry->has_said.resize(size);
+  entry->is_present.resize(size);
+  ids_.emplace(key, id);
+  return *(entries_[id] = std::move(entry));
+}
+
+void Ledger::mark_present(LedgerEntry& entry, int member, std::vector<Agreement>& ready) {
+  if (entry.num_present == 0) {
+    entry.since = Clock::now();
+    entry.is_present.assign(entry.is_present.size(), false);
+  }
+  entry.is_present[static_cast<size_t>(member)] = true;
+  ++entry.num_present;
+  if (is_complete(entry)) close_entry(entry, ready);
+}
+
+bool Ledger::is_complete(const LedgerEntry& entry) const {
+  if (entry.num_present == num_members_) return true;
+  if (num_joined_ == 0 || entry.num_present == 0) return false;
+  for (size_t member = 0; member < joined_.size(); ++member) {
+    if (!entry.is_present[member] && !joined_[member]) return false;
+  }
+  return true;
+}
+
+void Ledger::close_entry(LedgerEntry& entry, std::vector<Agreement>& ready) {
+  std::vector<const Descriptor*> said(joined_.size());
+  for (size_t member = 0; member < said.size(); ++member) {
+    said[member] = entry.is_present[member] ? &entry.said[member] : nullptr;
+  }
+  Agreement agreement;
+  agreement.entry = &entry;
+  agreement.problem = find_disagreement(said);
+  if (entry.mine) {
+    agreement.mine = std::move(entry.mine);
+    --num_mine_;
+  }
+  entry.last_used = ++num_agreements_;
+  entry.num_present = 0;  // `is_present` still tells who takes part, until the name is used again
+  if (!entry.said[static_cast<size_t>(&agreement.any() - entry.said.data())].is_named) {
+    unnamed_.push_back(entry.id);
+  }
+  ready.push_back(std::move(agreement));
+}
+
+void Ledger::mark_joined(int member) {
+  if (joined_[static_cast<size_t>(member)]) return;
+  joined_[static_cast<size_t>(member)] = true;
+  ++num_joined_;
+  last_joined_ = member;
+  joins_changed_ = true;
+}
+
+void Ledger::settle_joins(std::vector<Agreement>& ready) {
+  if (!joins_changed_) return;
+  joins_changed_ = false;
+  for (const auto& entry : entries_) {
+    if (entry && entry->num_present > 0 && is_complete(*entry)) close_entry(*entry, ready);
+  }
+  if (num_joined_ < num_members_) return;
+  if (join_) {
+    Agreement agreement;
+    agreement.mine = std::move(join_);
+    agreement.mine->ticket->last_joined = last_joined_;
+    ready.push_back(std::move(agreement));
+  }
+  joined_.assign(joined_.size(), false);
+  num_joined_ = 0;
+}
+
+void Ledger::drop(LedgerEntry& entry) {
+  const uint32_t id = entry.id;
+  ids_.erase(entry.key);
+  entries_[id].reset();
+  free_ids_.push_back(id);
+}
+
+void Ledger::forget_old() {
+  for (const uint32_t id : unnamed_) {
+    if (entries_[id]->num_present == 0) drop(*entries_[id]);
+  }
+  unnamed_.clear();
+  if (ids_.size() <= capacity_ + capacity_ / 8) return;
+  std::vector<LedgerEntry*> idle;
+  for (const auto& entry : entries_) {
+    if (entry && entry->num_present == 0) idle.push_back(entry.get());
+  }
+  std::sort(idle.begin(), idle.end(),
+            [](const LedgerEntry* a, const LedgerEntry* b) { return a->last_used < b->last_used; });
+  for (LedgerEntry* entry : idle) {
+    if (ids_.size() <= capacity_) break;
+    drop(*entry);
+  }
+}
+
+std::vector<std::unique_ptr<Request>> Ledger::take_pending() {
+  std::vector<std::unique_ptr<Request>> pending;
+  for (const auto& entry : entries_) {
+    if (entry && entry->mine) pending.push_back(std::move(entry->mine));
+  }
+  for (auto& request : sent_) {
+    if (request) pending.push_back(std::move(request));
+  }
+  if (join_) pending.push_back(std::move(join_));
+  sent_.clear();
+  num_mine_ = 0;
+  return pending;
+}
+
+int Ledger::first_missing() const {
+  const LedgerEntry* oldest = nullptr;
+  for (const auto& entry : entries_) {
+    if (entry && entry->mine && (!oldest || entry->since < oldest->since)) oldest = entry.get();
+  }
+  for (int member = 0; member < num_members_; ++member) {
+    const auto index = static_cast<size_t>(member);
+    const bool is_missing = oldest ? !oldest->is_present[index] : !joined_[index];
+    if (member != me_ && is_missing) return member;
+  }
+  return me_;
+}
+
+std::vector<std::string> Ledger::describe_pending(std::span<const int> world_ranks,
+                                                  Clock::time_point now) const {
+  std::vector<const LedgerEntry*> pending;
+  for (const auto& entry : entries_) {
+    if (entry && entry->num_present > 0) pending.push_back(entry.get());
+  }
+  std::sort(pending.begin(), pending.end(),
+            [](const LedgerEntry* a, const LedgerEntry* b) { return a->since < b->since; });
+  std::vector<std::string> lines;
+  const auto add_untold = [&](const Request& request) {
+    lines.push_back(request.descriptor.text_with_site() + ": asked for by rank " +
+                    std::to_string(world_ranks[static_cast<size_t>(me_)]) + " since " +
+                    seconds_text(request.submitted, now) + " s");
+  };
+  for (const auto& request : sent_) {
+    if (request) add_untold(*request);
+  }
+  for (const auto& entry : entries_) {
+    if (entry && entry->mine && entry->num_present == 0) add_untold(*entry->mine);
+  }
+  for (const LedgerEntry* entry : pending) {
+    std::string missing, present;
+    const Descriptor* any = nullptr;
+    for (size_t member = 0; member < joined_.size(); ++member) {
+      const bool is_here = entry->is_present[member];
+      if (is_here) any = &entry->said[member];
+      if (!is_here && joined_[member]) continue;
+      std::string& list = is_here ? present : missing;
+      list += (list.empty() ? "" : ", ") + std::to_string(world_ranks[member]);
+    }
+    lines.push_back(any->text_with_site() + ": asked for by rank(s) " + present + " since " +
+                    seconds_text(entry->since, now) + " s, not by rank(s) " + missing);
+  }
+  return lines;
+}
+
+}  // namespace kadril

@@ -1,0 +1,89 @@
+// The ledger: which member has asked for what. Every member keeps one, reads the same messages in
+// the same order, and so comes to the same conclusions: what is ready, what does not fit together,
+// and which number stands for a name that was used before.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace kadril {
+
+// One name, for as long as it is remembered.
+struct LedgerEntry {
+  uint32_t id = 0;
+  std::string key;
+  std::vector<Descriptor> said;  // by member: the last request under this name
+  std::vector<bool> has_said;    // whether `said` was ever filled
+  std::vector<bool> is_present;  // whether it waits to be served
+  int num_present = 0;
+  uint64_t last_used = 0;
+  Clock::time_point since;        // when the first member asked
+  std::unique_ptr<Request> mine;  // of this member, while it waits
+};
+
+// A request that all members have made.
+struct Agreement {
+  LedgerEntry* entry = nullptr;
+  std::unique_ptr<Request> mine;  // null where this member has joined
+  std::string problem;            // why it cannot be served; empty where it can
+  size_t num_unserved = 0;        // tensors of it, while it is served
+  const Descriptor& any() const;  // of some member that made it
+};
+
+class Ledger {
+ public:
+  Ledger(int num_members, int me, size_t capacity);
+
+  // Write the message by which the others learn of these requests.
+  void write(std::vector<std::unique_ptr<Request>> requests, std::vector<std::byte>& message);
+
+  // Read the messages of all members, the own included, and append what has become ready. False
+  // where a message makes no sense.
+  bool read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready);
+
+  // After the agreements were served: forget names beyond the capacity.
+  void forget_old();
+
+  bool has_pending() const { return num_mine_ > 0 || join_ != nullptr; }
+  // Everything this member waits for, taken out.
+  std::vector<std::unique_ptr<Request>> take_pending();
+  // A member that the oldest request waits for; another one than this where that is known.
+  int first_missing() const;
+  // Lines that say who waits for whom, oldest first.
+  std::vector<std::string> describe_pending(std::span<const int> world_ranks,
+                                            Clock::time_point now) const;
+
+ private:
+  LedgerEntry& find_or_make(const std::string& key);
+  void mark_present(LedgerEntry& entry, int member, std::vector<Agreement>& ready);
+  bool is_complete(const LedgerEntry& entry) const;
+  void close_entry(LedgerEntry& entry, std::vector<Agreement>& ready);
+  void mark_joined(int member);
+  bool read_one(int member, std::span<const std::byte> message, std::vector<Agreement>& ready);
+  void settle_joins(std::vector<Agreement>& ready);
+  void drop(LedgerEntry& entry);
+
+  const int num_members_;
+  const int me_;
+  const size_t capacity_;
+  std::vector<std::unique_ptr<LedgerEntry>> entries_;  // by id
+  std::vector<uint32_t> free_ids_;
+  std::unordered_map<std::string, uint32_t> ids_;
+  uint64_t num_agreements_ = 0;
+  size_t num_mine_ = 0;
+  std::vector<std::unique_ptr<Request>> sent_;  // whole descriptors under way, in order
+  std::vector<uint32_t> unnamed_;               // served, and never to be used again
+
+  std::vector<bool> joined_;
+  int num_joined_ = 0;
+  int last_joined_ = -1;
+  bool joins_changed_ = false;
+  std::unique_ptr<Request> join_;  // of this member
+};
+
+}  // namespace kadril

@@ -1,0 +1,479 @@
+#include "engine/performer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "copy.h"
+#include "engine/adasum.h"
+
+namespace kadril {
+namespace {
+
+constexpr size_t max_open_batches = 16;
+
+bool is_integer(DType dtype) { return dtype >= DType::uint8 && dtype <= DType::int64; }
+
+// Members that a mean is taken over; the joined ones count too.
+Scale mean_scale(Reduction reduction, Scale scale, DType dtype, int num_members) {
+  // Integers are divided exactly, afterwards: in float64 the product with 1/49 is off by one.
+  if (reduction == Reduction::average && !is_integer(dtype)) scale.after /= num_members;
+  return scale;
+}
+
+template <typename Integer>
+void divide(void* memory, uint64_t count, int divisor) {
+  auto values = static_cast<Integer*>(memory);
+  for (uint64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<Integer>(
+        values[i] /
+        static_cast<std::conditional_t<std::is_signed_v<Integer>, int64_t, uint64_t>>(divisor));
+  }
+}
+
+void divide_integers(DType dtype, void* memory, uint64_t count, int divisor) {
+  switch (dtype) {
+    case DType::uint8:
+      return divide<uint8_t>(memory, count, divisor);
+    case DType::int8:
+      return divide<int8_t>(memory, count, divisor);
+    case DType::uint16:
+      return divide<uint16_t>(memory, count, divisor);
+    case DType::int16:
+      return divide<int16_t>(memory, count, divisor);
+    case DType::uint32:
+      return divide<uint32_t>(memory, count, divisor);
+    case DType::int32:
+      return divide<int32_t>(memory, count, divisor);
+    case DType::uint64:
+      return divide<uint64_t>(memory, count, divisor);
+    case DType::int64:
+      return divide<int64_t>(memory, count, divisor);
+    default:
+      return;
+  }
+}
+
+template <typename Value>
+void fill(void* memory, uint64_t count, Value value) {
+  std::fill_n(static_cast<Value*>(memory), count, value);
+}
+
+template <typename Integer>
+void fill_neutral_integer(Op op, void* memory, uint64_t count) {
+  using Limits = std::numeric_limits<Integer>;
+  fill<Integer>(memory, count,
+                op == Op::min   ? Limits::max()
+                : op == Op::max ? Limits::lowest()
+                                : static_cast<Integer>(op == Op::product));
+}
+
+template <typename Bits>
+void fill_neutral_bits(Op op, void* memory, uint64_t count, Bits one, Bits infinity, Bits sign) {
+  fill<Bits>(memory, count,
+             op == Op::min       ? infinity
+             : op == Op::max     ? static_cast<Bits>(infinity | sign)
+             : op == Op::product ? one
+                                 : Bits{0});
+}
+
+// What a member that has joined gives: it changes nothing.
+void fill_neutral(DType dtype, Op op, void* memory, uint64_t count) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  switch (dtype) {
+    case DType::boolean:
+      return fill<uint8_t>(memory, count, op == Op::min || op == Op::product);
+    case DType::uint8:
+      return fill_neutral_integer<uint8_t>(op, memory, count);
+    case DType::int8:
+      return fill_neutral_integer<int8_t>(op, memory, count);
+    case DType::uint16:
+      return fill_neutral_integer<uint16_t>(op, memory, count);
+    case DType::int16:
+      return fill_neutral_integer<int16_t>(op, memory, count);
+    case DType::uint32:
+      return fill_neutral_integer<uint32_t>(op, memory, count);
+    case DType::int32:
+      return fill_neutral_integer<int32_t>(op, memory, count);
+    case DType::uint64:
+      return fill_neutral_integer<uint64_t>(op, memory, count);
+    case DType::int64:
+      return fill_neutral_integer<int64_t>(op, memory, count);
+    case DType::float16:
+      return fill_neutral_bits<uint16_t>(op, memory, count, 0x3c00, 0x7c00, 0x8000);
+    case DType::bfloat16:
+      return fill_neutral_bits<uint16_t>(op, memory, count, 0x3f80, 0x7f80, 0x8000);
+    case DType::float32:
+      return fill<float>(memory, count,
+                         op == Op::min   ? infinity
+                         : op == Op::max ? -infinity
+                                         : static_cast<float>(op == Op::product));
+    case DType::float64:
+      return fill<double>(memory, count,
+                          op == Op::min   ? infinity
+                          : op == Op::max ? -infinity
+                                          : static_cast<double>(op == Op::product));
+    case DType::complex64:
+    case DType::complex128:
+      std::memset(memory, 0, count * size_of(dtype));
+      for (uint64_t i = 0; op == Op::product && i < count; ++i) {
+        if (dtype == DType::complex64) static_cast<float*>(memory)[2 * i] = 1;
+        if (dtype == DType::complex128) static_cast<double*>(memory)[2 * i] = 1;
+      }
+  }
+}
+
+Output make_output(DType dtype, std::vector<uint64_t> dims) {
+  constexpr std::align_val_t alignment{64};
+  Output output;
+  output.piece = {dtype, std::move(dims)};
+  const auto memory = static_cast<std::byte*>(
+      ::operator new(std::max<uint64_t>(1, output.piece.bytes()), alignment));
+  output.memory = {memory, [=](std::byte* bytes) { ::operator delete(bytes, alignment); }};
+  return output;
+}
+
+bool is_fatal(const Failure& failure) {
+  return failure.reason != Reason::mismatch && failure.reason != Reason::no_room &&
+         failure.reason != Reason::unsupported && failure.reason != Reason::invalid;
+}
+
+}  // namespace
+
+Performer::Performer(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish)
+    : lane_(lane), options_(options), before_finish_(std::move(before_finish)) {}
+
+Error Performer::perform(std::vector<Agreement>& agreements, Timeline* timeline) {
+  timeline_ = timeline;
+  const auto agreed = Clock::now();
+  batches_.clear();
+  for (Agreement& agreement : agreements) {
+    if (timeline_ && agreement.mine) {
+      timeline_->add_span(agreement.mine->descriptor, "NEGOTIATE", agreement.mine->submitted,
+                          agreed);
+    }
+    if (!agreement.problem.empty()) {
+      refuse(agreement);
+    } else if (!agreement.entry || agreement.any().verb == Verb::barrier) {
+      finish(agreement);
+    } else if (agreement.any().verb == Verb::allreduce || agreement.any().verb == Verb::broadcast) {
+      add_to_batches(agreement);
+    }
+  }
+  wake_finished();
+  for (Batch& batch : batches_) {
+    const auto begin = Clock::now();
+    if (auto error = run_batch(batch)) return error;
+    if (!timeline_) continue;
+    const auto end = Clock::now();
+    for (const Slice& slice : batch.slices) {
+      if (!slice.agreement->mine) continue;
+      timeline_->add_span(slice.agreement->mine->descriptor, "QUEUE", agreed, begin);
+      timeline_->add_span(slice.agreement->mine->descriptor,
+                          batch.slices.size() > 1 ? "FUSED" : "RUN", begin, end);
+    }
+  }
+  for (Agreement& agreement : agreements) {
+    if (agreement.mine && !agreement.mine->ticket->is_done()) {  // not served in a batch
+      const auto begin = Clock::now();
+      if (auto error = run_single(agreement)) return error;
+      if (timeline_) {
+        timeline_->add_span(agreement.mine->descriptor, "QUEUE", agreed, begin);
+        timeline_->add_span(agreement.mine->descriptor, "RUN", begin, Clock::now());
+      }
+    }
+  }
+  wake_finished();
+  return nullptr;
+}
+
+void Performer::add_to_batches(Agreement& agreement) {
+  const Descriptor& descriptor = agreement.any();
+  for (size_t i = 0; i < descriptor.pieces.size(); ++i) {
+    const Piece& piece = descriptor.pieces[i];
+    Slice slice{&agreement, &piece, nullptr, nullptr, piece.count()};
+    if (agreement.mine) {
+      slice.source = agreement.mine->memory[i].source;
+      slice.target = agreement.mine->memory[i].target;
+    }
+    if (slice.count > 0) add_slice(descriptor, slice);
+  }
+  if (agreement.num_unserved == 0) finish(agreement);
+}
+
+bool Performer::fits(const Batch& batch, const Descriptor& descriptor, const Slice& slice) const {
+  if (batch.verb != descriptor.verb || batch.bytes + slice.piece->bytes() > options_.threshold ||
+      slice.piece->bytes() > options_.largest_piece ||
+      batch.slices.front().piece->bytes() > options_.largest_piece) {
+    return false;
+  }
+  if (batch.verb == Verb::broadcast) return batch.root == descriptor.root;
+  return batch.dtype == slice.piece->dtype && batch.reduction == descriptor.reduction &&
+         batch.scale == descriptor.scale;
+}
+
+void Performer::add_slice(const Descriptor& descriptor, Slice slice) {
+  // Only a few kinds are open at a time, and the last one is the likeliest.
+  const size_t oldest = batches_.size() > max_open_batches ? batches_.size() - max_open_batches : 0;
+  ++slice.agreement->num_unserved;
+  for (size_t i = batches_.size(); i-- > oldest;) {
+    if (!fits(batches_[i], descriptor, slice)) continue;
+    batches_[i].bytes += slice.piece->bytes();
+    batches_[i].slices.push_back(slice);
+    return;
+  }
+  Batch batch{descriptor.verb, descriptor.reduction, descriptor.scale, slice.piece->dtype,
+              descriptor.root, slice.piece->bytes(), {slice}};
+  batches_.push_back(std::move(batch));
+}
+
+Call Performer::call_of(const Batch& batch) const {
+  Call call;
+  call.dtype = batch.dtype;
+  call.op = op_of(batch.reduction);
+  call.scale = mean_scale(batch.reduction, batch.scale, batch.dtype, lane_.size());
+  call.count = 0;
+  for (const Slice& slice : batch.slices) call.count += slice.count;
+  call.set_name(batch.slices.size() > 1 ? "fused" : batch.slices[0].agreement->any().name);
+  return call;
+}
+
+Call Performer::call_of(const Descriptor& descriptor, const Piece& piece) const {
+  Call call;
+  call.dtype = piece.dtype;
+  call.op = op_of(descriptor.reduction);
+  call.scale = mean_scale(descriptor.reduction, descriptor.scale, piece.dtype, lane_.size());
+  call.set_name(descriptor.name);
+  return call;
+}
+
+Error Performer::run_batch(Batch& batch) {
+  Error error;
+  if (batch.verb == Verb::broadcast) {
+    error = run_broadcast(batch);
+  } else if (batch.reduction == Reduction::adasum) {
+    error = run_adasum(batch);
+  } else {
+    error = run_allreduce(batch);
+  }
+  if (error && is_fatal(*error)) return error;
+  for (Slice& slice : batch.slices) {
+    const bool is_last = --slice.agreement->num_unserved == 0;
+    if (error) finish(*slice.agreement, std::make_unique<Failure>(*error));
+    if (is_last) finish(*slice.agreement);
+  }
+  wake_finished();
+  return nullptr;
+}
+
+Error Performer::run_allreduce(Batch& batch) {
+  Call call = call_of(batch);
+  const size_t item = size_of(batch.dtype);
+  Slice& first = batch.slices.front();
+  const bool is_direct = batch.slices.size() == 1 && first.source;
+  const void* source = first.source;
+  void* target = first.target;
+  if (!is_direct) {
+    auto place = static_cast<std::byte*>(lane_.scratch(batch.bytes));
+    source = target = place;
+    for (const Slice& slice : batch.slices) {
+      if (slice.source) {
+        copy_cached(place, slice.source, slice.count * item);
+      } else {
+        fill_neutral(batch.dtype, call.op, place, slice.count);
+      }
+      place += slice.count * item;
+    }
+  }
+  if (auto error = lane_.allreduce(call, source, target)) return error;
+  if (batch.reduction == Reduction::average && is_integer(batch.dtype)) {
+    divide_integers(batch.dtype, target, call.count, lane_.size());
+  }
+  auto place = static_cast<const std::byte*>(target);
+  for (const Slice& slice : batch.slices) {
+    if (!is_direct && slice.source) copy_cached(slice.target, place, slice.count * item);
+    place += slice.count * item;
+  }
+  return nullptr;
+}
+
+Error Performer::run_adasum(Batch& batch) {
+  Call call = call_of(batch);
+  const size_t item = size_of(batch.dtype);
+  auto buffer = static_cast<std::byte*>(lane_.scratch(2 * batch.bytes));
+  std::vector<uint64_t> counts;
+  auto place = buffer;
+  const auto scale = [&](double factor) {
+    void* const targets[] = {buffer};
+    const void* const sources[] = {buffer};
+    if (factor != 1) {
+      reduce_into(targets, 1, sources, 1, call.count, batch.dtype, Op::sum, {factor, 1});
+    }
+  };
+  for (const Slice& slice : batch.slices) {
+    std::memcpy(place, slice.source, slice.count * item);
+    place += slice.count * item;
+    counts.push_back(slice.count);
+  }
+  scale(batch.scale.before);
+  if (auto error = adasum(lane_, call, buffer, buffer + batch.bytes, counts)) return error;
+  scale(batch.scale.after);
+  place = buffer;
+  for (const Slice& slice : batch.slices) {
+    std::memcpy(slice.target, place, slice.count * item);
+    place += slice.count * item;
+  }
+  return nullptr;
+}
+
+Error Performer::run_broadcast(Batch& batch) {
+  Call call;
+  call.dtype = DType::uint8;
+  call.root = batch.root;
+  call.count = batch.bytes;
+  call.set_name(batch.slices.size() > 1 ? "fused" : batch.slices[0].agreement->any().name);
+  const bool is_root = lane_.me() == batch.root;
+  Slice& first = batch.slices.front();
+  const bool is_direct = batch.slices.size() == 1;
+  auto buffer = static_cast<std::byte*>(is_direct ? first.target : lane_.scratch(batch.bytes));
+  auto place = buffer;
+  for (const Slice& slice : batch.slices) {
+    const uint64_t bytes = slice.piece->bytes();
+    if (is_root && place != slice.source) std::memcpy(place, slice.source, bytes);
+    if (is_root && !is_direct && slice.target != slice.source) {
+      std::memcpy(slice.target, slice.source, bytes);
+    }
+    place += bytes;
+  }
+  if (auto error = lane_.broadcast(call, buffer)) return error;
+  place = buffer;
+  for (const Slice& slice : batch.slices) {
+    if (!is_root && !is_direct) copy_cached(slice.target, place, slice.piece->bytes());
+    place += slice.piece->bytes();
+  }
+  return nullptr;
+}
+
+Error Performer::run_single(Agreement& agreement) {
+  Error error;
+  try {
+    switch (agreement.any().verb) {
+      case Verb::allgather:
+        error = run_allgather(agreement);
+        break;
+      case Verb::alltoall:
+        error = run_alltoall(agreement);
+        break;
+      case Verb::reducescatter:
+        error = run_reducescatter(agreement);
+        break;
+      default:
+        break;
+    }
+  } catch (const std::bad_alloc&) {
+    // The others are in the middle of a call that this member cannot come to.
+    error = fail(Reason::closed, "no memory for the result of " + agreement.any().text());
+  }
+  if (error && is_fatal(*error)) return error;
+  finish(agreement, std::move(error));
+  return nullptr;
+}
+
+Error Performer::run_allgather(Agreement& agreement) {
+  const LedgerEntry& entry = *agreement.entry;
+  const auto size = static_cast<size_t>(lane_.size());
+  const Descriptor& mine = agreement.mine->descriptor;
+  for (size_t i = 0; i < mine.pieces.size(); ++i) {
+    std::vector<uint64_t> counts(size);
+    std::vector<uint64_t> dims = mine.pieces[i].dims;
+    dims[0] = 0;
+    for (size_t member = 0; member < size; ++member) {
+      counts[member] = entry.said[member].pieces[i].count();
+      dims[0] += entry.said[member].pieces[i].dims[0];
+    }
+    Output output = make_output(mine.pieces[i].dtype, dims);
+    const Call call = call_of(mine, mine.pieces[i]);
+    if (auto error =
+            lane_.allgatherv(call, agreement.mine->memory[i].source, output.memory.get(), counts)) {
+      return error;
+    }
+    agreement.mine->ticket->outputs.push_back(std::move(output));
+    for (size_t member = 0; member < size; ++member) {
+      agreement.mine->ticket->received_splits.push_back(entry.said[member].pieces[i].dims[0]);
+    }
+  }
+  return nullptr;
+}
+
+Error Performer::run_alltoall(Agreement& agreement) {
+  const LedgerEntry& entry = *agreement.entry;
+  const auto size = static_cast<size_t>(lane_.size());
+  const Descriptor& mine = agreement.mine->descriptor;
+  const Piece& piece = mine.pieces[0];
+  std::vector<uint64_t> send(size), recv(size), received(size);
+  std::vector<uint64_t> dims = piece.dims;
+  dims[0] = 0;
+  for (size_t member = 0; member < size; ++member) {
+    received[member] = entry.said[member].splits[static_cast<size_t>(lane_.me())];
+    send[member] = mine.splits[member] * piece.row_count();
+    recv[member] = received[member] * piece.row_count();
+    dims[0] += received[member];
+  }
+  Output output = make_output(piece.dtype, dims);
+  if (auto error = lane_.alltoallv(call_of(mine, piece), agreement.mine->memory[0].source, send,
+                                   output.memory.get(), recv)) {
+    return error;
+  }
+  agreement.mine->ticket->outputs.push_back(std::move(output));
+  agreement.mine->ticket->received_splits = std::move(received);
+  return nullptr;
+}
+
+Error Performer::run_reducescatter(Agreement& agreement) {
+  const int size = lane_.size();
+  const Descriptor& mine = agreement.mine->descriptor;
+  for (size_t i = 0; i < mine.pieces.size(); ++i) {
+    const Piece& piece = mine.pieces[i];
+    std::vector<uint64_t> counts;
+    for (int member = 0; member < size; ++member) {
+      counts.push_back(rows_of_member(piece.dims[0], member, size) * piece.row_count());
+    }
+    std::vector<uint64_t> dims = piece.dims;
+    dims[0] = rows_of_member(piece.dims[0], lane_.me(), size);
+    Output output = make_output(piece.dtype, dims);
+    if (auto error = lane_.reduce_scatterv(call_of(mine, piece), agreement.mine->memory[i].source,
+                                           output.memory.get(), counts)) {
+      return error;
+    }
+    if (mine.reduction == Reduction::average && is_integer(piece.dtype)) {
+      divide_integers(piece.dtype, output.memory.get(), output.piece.count(), size);
+    }
+    agreement.mine->ticket->outputs.push_back(std::move(output));
+  }
+  return nullptr;
+}
+
+void Performer::refuse(Agreement& agreement) {
+  auto error = fail(Reason::mismatch, agreement.problem);
+  for (size_t member = 0; member < agreement.entry->said.size(); ++member) {
+    error->calls.push_back(agreement.entry->is_present[member]
+                               ? agreement.entry->said[member].text_with_site()
+                               : "join()");
+  }
+  finish(agreement, std::move(error));
+}
+
+void Performer::finish(Agreement& agreement, Error error) {
+  if (!agreement.mine || agreement.mine->ticket->is_done()) return;
+  before_finish_(*agreement.mine);
+  agreement.mine->ticket->finish(std::move(error));
+  finished_.push_back(agreement.mine->ticket);
+}
+
+void Performer::wake_finished() {
+  for (const auto& ticket : finished_) ticket->wake();
+  finished_.clear();
+}
+
+}  // namespace kadril

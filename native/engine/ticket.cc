@@ -1,0 +1,27 @@
+#include "engine/ticket.h"
+
+#include "futex.h"
+
+namespace kadril {
+
+bool Ticket::wait(double seconds) {
+  if (is_done()) return true;
+  num_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  if (num_sleepers) num_sleepers->fetch_add(1, std::memory_order_relaxed);
+  if (state_.load(std::memory_order_seq_cst) == 0) futex_wait(state_, 0, seconds);
+  if (num_sleepers) num_sleepers->fetch_sub(1, std::memory_order_relaxed);
+  num_waiters_.fetch_sub(1, std::memory_order_relaxed);
+  return is_done();
+}
+
+void Ticket::finish(std::shared_ptr<const Failure> failure) {
+  failure_ = std::move(failure);
+  state_.store(1, std::memory_order_seq_cst);
+}
+
+void Ticket::wake() {
+  if (num_waiters_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+  if (callback) callback(*this);
+}
+
+}  // namespace kadril

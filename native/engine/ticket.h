@@ -1,0 +1,51 @@
+// A ticket: what a caller holds of a request until it is done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/descriptor.h"
+#include "failure.h"
+
+namespace kadril {
+
+// Memory that the engine made for a result whose size only the other members knew.
+struct Output {
+  Piece piece;
+  std::shared_ptr<std::byte> memory;
+};
+
+class Ticket {
+ public:
+  using Callback = std::function<void(Ticket&)>;
+
+  bool is_done() const { return state_.load(std::memory_order_acquire) != 0; }
+
+  // Sleep until it is done, a signal comes, or `seconds` have passed; whether it is done.
+  bool wait(double seconds);
+
+  // Called once, by the engine. Whoever may wait is woken by `wake`, so that of many tickets that
+  // are done at once all are done before the first sleeper wakes.
+  void finish(std::shared_ptr<const Failure> failure);
+  void wake();
+
+  // To be read when it is done.
+  const Failure* failure() const { return failure_.get(); }
+  std::vector<Output> outputs;
+  std::vector<uint64_t> received_splits;  // rows that came from each member, for each output
+  int last_joined = -1;
+
+  Callback callback;                         // called by the engine's thread when it is done
+  std::atomic<int>* num_sleepers = nullptr;  // of the engine, which spins where somebody sleeps
+
+ private:
+  std::atomic<uint32_t> state_{0};
+  std::atomic<uint32_t> num_waiters_{0};
+  std::shared_ptr<const Failure> failure_;
+};
+
+}  // namespace kadril

@@ -1,0 +1,155 @@
+"""The conductor of one process set, as Python sees it: submit named requests, wait for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kadril
+from kadril import _native
+from kadril.config import Config
+from kadril.engine.lane import TransportLane
+from kadril.engine.request import Reduction, Verb
+from kadril.transport.base import Transport
+from kadril.transport.buffer import Array, as_buffer
+from kadril.transport.failures import to_exception
+from kadril.transport.shm import ShmTransport
+
+__all__ = ["ProcessSetConductor"]
+
+logger = logging.getLogger("kadril")
+
+_native.set_package_paths(
+    [f"{Path(str(package.__file__)).parent}{os.sep}" for package in (kadril, torch)]
+)
+
+WAIT_SLICE = 3600.0  # seconds; a signal ends a wait early, so that Python can look at it
+
+
+class ProcessSetConductor:
+    """Takes the requests of one process set.
+
+    Attributes:
+        transport: between its members; the conductor's alone.
+        ranks: world rank of each member.
+        rank: of this process among the members.
+        size: number of members.
+    """
+
+    def __init__(self, transport: Transport, config: Config) -> None:
+        self.transport = transport
+        self.ranks = transport.world_ranks
+        self.rank = transport.rank
+        self.size = transport.size
+        self._num_unnamed: Counter[int] = Counter()
+        options = (
+            config.patience,
+            config.stall_warning if getattr(config, "stall_check", True) else 0.0,
+            getattr(config, "fusion_threshold", 64 << 20),
+            getattr(config, "cache_capacity", 65536),
+            list(self.ranks),
+            logger.warning,
+        )
+        if isinstance(transport, ShmTransport):
+            self.native = _native.Conductor.over_channel(
+                transport.channel, transport.arena_rank, *options
+            )
+        else:
+            self.native = _native.Conductor.over_transport(
+                TransportLane(transport), self.size, self.rank, *options
+            )
+
+    def submit(
+        self,
+        verb: int,
+        tensors: Array | Sequence[Array] = (),
+        targets: Array | Sequence[Array] | None = None,
+        *,
+        name: str | None = None,
+        reduction: int = Reduction.SUM,
+        root: int = -1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        splits: Sequence[int] | None = None,
+        note: str = "",
+    ) -> _native.Ticket:
+        """Ask for something; every member asks for it under the same name, in any order.
+
+        Tensors stay as they are, and alive, until the ticket is done. Without a name the request is
+        the n-th un-named one of its kind in this set, and meets the n-th of the others.
+
+        Args:
+            verb: a `Verb`.
+            tensors: contiguous, in CPU memory; a list is served all or nothing.
+            targets: where results go; in place where None.
+            name: what the members know it by.
+            reduction: a `Reduction`.
+            root: the member that broadcasts.
+            prescale: factor for what each member gives.
+            postscale: factor for the result.
+            splits: of an all-to-all: rows for each member.
+            note: text that all members must give alike.
+
+        Raises:
+            ValueError: the name is in use by a request under way.
+            KadrilError: the set has ended, for the reason that it says.
+            UnsupportedError: no such operation for this dtype.
+        """
+        is_named = name is not None
+        if name is None:
+            name = f"noname.{self._num_unnamed[verb]}"
+            self._num_unnamed[verb] += 1
+        if not isinstance(tensors, list):
+            tensors = list(tensors) if isinstance(tensors, tuple) else tensors
+        submit = self.native.submit
+        rest = (int(reduction), root, prescale, postscale, splits, note)
+        ticket = submit(verb, name, is_named, tensors, targets, *rest)
+        if ticket is NotImplemented:
+            ticket = submit(verb, name, is_named, addressed(tensors), addressed(targets), *rest)
+        if type(ticket) is _native.Ticket:
+            return ticket
+        raise to_exception(ticket, self.ranks)
+
+    def wait(self, ticket: _native.Ticket) -> None:
+        """Sleep until a request is done.
+
+        Raises:
+            MismatchError: members asked for different things under its name.
+            PeerLost, Stalled, Revoked: a member is gone, late, or gave up.
+            ClosedError: the engine was shut down.
+        """
+        while not (state := ticket.wait(WAIT_SLICE)):
+            pass
+        if state == 2:
+            failure = ticket.failure
+            if failure is not None:
+                raise to_exception(failure, self.ranks)
+
+    def agree(self, what: str, note: str) -> None:
+        """Return when every member has said the same.
+
+        Raises:
+            MismatchError: they said different things.
+        """
+        self.wait(self.submit(Verb.BARRIER, [], name=what, note=note))
+
+    def close(self) -> None:
+        """Leave the set; requests under way fail."""
+        self.native.close()
+        self.transport.close()
+
+
+def addressed(tensors: Any) -> Any:
+    """Tensors as (address, dtype code, shape), after a closer look that may raise."""
+    if tensors is None:
+        return None
+    if isinstance(tensors, list):
+        return [addressed(tensor) for tensor in tensors]
+    buffer = as_buffer(tensors)
+    return (buffer.address, buffer.dtype.code, tuple(buffer.shape))

@@ -1,0 +1,130 @@
+"""A lane: lets the native engine move memory over a transport that is written in Python.
+
+The engine speaks in addresses; transports take tensors. What it passes stays alive until the call
+returns, so a tensor may simply look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from kadril._native import memory_at
+from kadril.transport.base import OPS, Op, Transport
+from kadril.transport.buffer import TORCH_DTYPES
+
+__all__ = ["TransportLane"]
+
+DTYPE_OF_CODE = {info.code: dtype for dtype, info in TORCH_DTYPES.items()}
+
+
+def tensor_at(address: int, count: int, dtype_code: int) -> torch.Tensor:
+    """Look at memory as a flat tensor."""
+    dtype = DTYPE_OF_CODE[dtype_code]
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.from_numpy(memory_at(address, count * dtype.itemsize)).view(dtype)
+
+
+class TransportLane:
+    """A transport, as the native engine calls it. Codes are those of the native core."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def allreduce(
+        self,
+        source: int,
+        target: int,
+        count: int,
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+    ) -> None:
+        """Reduce over all members."""
+        out = None if source == target else tensor_at(target, count, dtype)
+        self.transport.allreduce(
+            tensor_at(source, count, dtype),
+            cast("Op", OPS[op]),
+            out=out,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+        )
+
+    def broadcast(self, memory: int, count: int, dtype: int, root: int, name: str) -> None:
+        """Copy the root's memory to all members."""
+        self.transport.broadcast(tensor_at(memory, count, dtype), root, name=name)
+
+    def allgatherv(
+        self, source: int, target: int, counts: Sequence[int], dtype: int, name: str
+    ) -> None:
+        """Concatenate what all members give."""
+        self.transport.allgatherv(
+            tensor_at(source, counts[self.transport.rank], dtype),
+            tensor_at(target, sum(counts), dtype),
+            counts,
+            name=name,
+        )
+
+    def reduce_scatterv(
+        self,
+        source: int,
+        target: int,
+        counts: Sequence[int],
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+    ) -> None:
+        """Reduce over all members; each gets its part."""
+        self.transport.reduce_scatterv(
+            tensor_at(source, sum(counts), dtype),
+            tensor_at(target, counts[self.transport.rank], dtype),
+            counts,
+            cast("Op", OPS[op]),
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+        )
+
+    def alltoallv(
+        self,
+        source: int,
+        send_counts: Sequence[int],
+        target: int,
+        recv_counts: Sequence[int],
+        dtype: int,
+        name: str,
+    ) -> None:
+        """Send each member its part."""
+        self.transport.alltoallv(
+            tensor_at(source, sum(send_counts), dtype),
+            send_counts,
+            tensor_at(target, sum(recv_counts), dtype),
+            recv_counts,
+            name=name,
+        )
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, int, int]],
+        recvs: Sequence[tuple[int, int, int]],
+        name: str,
+    ) -> None:
+        """Exchange (peer, address, bytes) with any set of members."""
+        code = TORCH_DTYPES[torch.uint8].code
+        self.transport.exchange(
+            [(peer, tensor_at(memory, num_bytes, code)) for peer, memory, num_bytes in sends],
+            [(peer, tensor_at(memory, num_bytes, code)) for peer, memory, num_bytes in recvs],
+            name=name,
+        )
+
+    def close(self) -> None:
+        """Leave the group; a call of another thread returns with an error."""
+        self.transport.close()

@@ -1,0 +1,272 @@
+"""Who am I, and how is the library built: `init()`, `shutdown()` and questions."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from kadril import world as _world
+from kadril.config import Config
+from kadril.engine import Engine, engine_of
+from kadril.errors import NotInitializedError, StateError
+from kadril.torch import handles
+from kadril.torch.process_sets import ProcessSet, Registry
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "running",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+logger = logging.getLogger("kadril")
+
+
+class Running:
+    """An engine that `init()` started, with its process sets."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.registry = Registry(engine)
+
+
+class Slot:
+    """The one that runs in this process, if any."""
+
+    def __init__(self) -> None:
+        self.running: Running | None = None
+
+
+_slot = Slot()
+
+
+def running() -> Running:
+    """What `init()` started.
+
+    Raises:
+        NotInitializedError: it was not called, or `shutdown()` was called since.
+    """
+    found = _slot.running
+    if found is None or found.engine.is_closed:
+        _world.current()  # knows better why, where there is no world at all
+        raise NotInitializedError("kadril.torch is not initialized; call hvd.init() first")
+    return found
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Meet the other ranks and start the engine; collective. Calling it again does no harm.
+
+    Args:
+        comm: a communicator of mpi4py whose ranks are the world; None for all ranks that the
+            launcher started. A list of all ranks is the same as None.
+        process_sets: sets to register from the start, the same on all ranks; or "dynamic", which is
+            always allowed here.
+
+    Raises:
+        RendezvousError: a rank did not come.
+        ValueError: two sets of the same ranks, or a list of ranks that is not all of them.
+    """
+    if hasattr(comm, "Get_group"):
+        if not _world.is_initialized():
+            _world.make_current(_world.open_mpi(comm))
+    else:
+        check_ranks(comm, _world.init().size)
+    found = _slot.running
+    if found is None or found.engine.is_closed or found.engine.world is not _world.current():
+        handles.forget_all()
+        if found is not None:
+            found.registry.forget_all()
+        engine = engine_of(_world.current())
+        found = _slot.running = Running(engine)
+        timeline = getattr(engine.world.config, "timeline", "")
+        if timeline and timeline != "DYNAMIC":
+            engine.start_timeline(timeline, engine.world.config.timeline_mark_cycles)
+    if process_sets and not isinstance(process_sets, str):
+        register(found.registry, process_sets)
+
+
+def check_ranks(comm: Any, size: int) -> None:
+    """Raise where a list of ranks is not that of the world."""
+    if comm is not None and sorted(comm) not in ([], list(range(size))):
+        raise ValueError(
+            f"init(comm={list(comm)}): the world has ranks 0 to {size - 1}, and part of them cannot"
+            " be a world of their own here. Use init() and a ProcessSet of these ranks"
+        )
+
+
+def register(registry: Registry, process_sets: Sequence[ProcessSet]) -> None:
+    """Register static sets; those of an earlier `init()` are there already."""
+    wanted = [tuple(process_set.ranks or ()) for process_set in process_sets]
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"two process sets have the same ranks: {[list(each) for each in wanted]}")
+    for process_set in process_sets:
+        if process_set.process_set_id is None:
+            registry.add(process_set)
+
+
+def shutdown() -> None:
+    """Stop the engine and leave the world; local. Operations under way fail."""
+    found, _slot.running = _slot.running, None
+    if found is not None:
+        found.engine.close()
+        found.registry.forget_all()
+    handles.forget_all()
+    _world.shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether the engine runs."""
+    return _slot.running is not None and not _slot.running.engine.is_closed
+
+
+def rank() -> int:
+    """Rank of this process. Raises `NotInitializedError`, a ValueError too, before `init()`."""
+    return running().engine.world.rank
+
+
+def size() -> int:
+    """Number of ranks."""
+    return running().engine.world.size
+
+
+def local_rank() -> int:
+    """Position of this rank on its host."""
+    return running().engine.world.local_rank
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return running().engine.world.local_size
+
+
+def cross_rank() -> int:
+    """Position of this host among the hosts that have this local rank."""
+    return running().engine.world.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank."""
+    return running().engine.world.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of ranks."""
+    layout = running().engine.world.layout
+    return len({len(host) for host in layout.hosts}) == 1
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what is done when, on all ranks, to one file; all ranks call it alike.
+
+    Raises:
+        ValueError: one is being written.
+    """
+    try:
+        running().engine.start_timeline(file_path, mark_cycles)
+    except NotInitializedError:
+        raise
+    except StateError as error:
+        raise ValueError(str(error)) from error
+
+
+def stop_timeline() -> None:
+    """End the timeline; all ranks call it alike."""
+    running().engine.stop_timeline()
+
+
+def transport_kind() -> str:
+    """The transport that runs, or that was asked for before `init()`."""
+    if is_initialized():
+        return running().engine.world.transport.kind
+    return Config.from_environment().transport
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI runs and takes calls from several threads.
+
+    Raises:
+        NotInitializedError: before `init()`.
+    """
+    if running().engine.world.transport.kind != "mpi":
+        return False
+    from mpi4py import MPI
+
+    return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI carries the data."""
+    return transport_kind() == "mpi"
+
+
+def mpi_built() -> bool:
+    """Whether MPI can be used: mpi4py is installed."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def gloo_enabled() -> bool:
+    """Whether the job runs without MPI, as scripts that ask for gloo mean it."""
+    return not mpi_enabled()
+
+
+def gloo_built() -> bool:
+    """Whether gloo can be used: torch brings it."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_gloo_available()
+
+
+def nccl_built() -> int:
+    """NCCL's version as a number, or 0 without it."""
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_nccl_available()):
+        return 0
+    major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
+    return int(major) * 10000 + int(minor) * 100 + int(patch)
+
+
+def ddl_built() -> bool:
+    """Whether IBM's library is used: never."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether oneCCL is used: never."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether torch knows CUDA."""
+    import torch
+
+    return bool(torch.version.cuda)
+
+
+def rocm_built() -> bool:
+    """Whether torch knows ROCm."""
+    import torch
+
+    return bool(torch.version.hip)

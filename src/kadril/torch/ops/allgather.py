@@ -1,0 +1,133 @@
+"""All-gather: every rank gets the rows of all ranks, in rank order.
+
+    y_r = [x_0; x_1; ...]          rows may differ in number between ranks, not in shape
+
+Backward, with g_r the gradient of y_r:  this rank's rows of the mean of all g_s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kadril._native import Ticket
+from kadril.engine import Verb
+from kadril.torch.handles import Finish, keep, synchronize
+from kadril.torch.ops.allreduce import run
+from kadril.torch.ops.grouped_allreduce import grouped_allreduce_async
+from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
+from kadril.torch.process_sets import ProcessSet, global_process_set
+from kadril.torch.reduce_ops import Average
+
+__all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Begin an all-gather and give its handle.
+
+    Args:
+        tensor: with at least one dim; all dims but the first are alike on all ranks.
+        name: what ranks know the operation by.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: a tensor without dims, the name is in use, or this rank is not in the set.
+    """
+    return begin([tensor], name, process_set, lambda tensors, _: tensors[0])
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin an all-gather of a group; `synchronize` gives a tuple. See `allgather_async`."""
+    name = None if name is None else f"group.{name}"
+    return begin(as_tensor_list(tensors), name, process_set, lambda results, _: tuple(results))
+
+
+def begin(
+    tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet, finish: Any
+) -> int:
+    """Begin an all-gather of tensors; `finish` makes the result of outputs and rows."""
+    conductor = conductor_of(process_set)
+    for tensor in tensors:
+        if tensor.dim() == 0:
+            raise ValueError(
+                "allgather concatenates rows, and a tensor without dims has none; use"
+                " tensor.reshape(1)"
+            )
+    sources = [staged(tensor) for tensor in tensors]
+    ticket = conductor.submit(Verb.ALLGATHER, sources, name=name)
+    devices = [tensor.device for tensor in tensors]
+
+    def finish_ticket(done: Ticket) -> Any:
+        return finish(outputs_of(done, devices), done.received_splits)
+
+    return keep(conductor, ticket, Finish(finish_ticket), sources)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """All-gather, differentiable. See `allgather_async`."""
+    (result,) = AllGather.apply(  # type: ignore[no-untyped-call]
+        name, process_set, False, tensor
+    )
+    gathered: torch.Tensor = result
+    return gathered
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """All-gather a group, differentiable. See `allgather_async`."""
+    results: tuple[torch.Tensor, ...] = AllGather.apply(  # type: ignore[no-untyped-call]
+        name, process_set, True, *as_tensor_list(tensors)
+    )
+    return results
+
+
+class AllGather(torch.autograd.Function):
+    """The differentiable all-gather of one tensor or a group."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        process_set: ProcessSet,
+        is_group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Gather, and remember which rows are this rank's."""
+        name = f"group.{name}" if is_group and name is not None else name
+        handle = begin(list(tensors), name, process_set, lambda *result: result)
+        results, rows = synchronize(handle)
+        conductor = conductor_of(process_set)
+        ctx.process_set = process_set
+        ctx.ranges = []
+        for index, tensor in enumerate(tensors):
+            own = rows[index * conductor.size : (index + 1) * conductor.size]
+            ctx.ranges.append((sum(own[: conductor.rank]), tensor.shape[0]))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The gradients of the arguments; only the tensors have one."""
+        if len(gradients) == 1:
+            means = [run(gradients[0], Average, 1.0, 1.0, ctx.process_set)]
+        else:
+            means = synchronize(
+                grouped_allreduce_async(gradients, None, None, Average, process_set=ctx.process_set)
+            )
+        own = [
+            mean.narrow(0, start, length)
+            for mean, (start, length) in zip(means, ctx.ranges, strict=True)
+        ]
+        return (None, None, None, *own)

@@ -1,0 +1,125 @@
+"""Broadcast: every rank gets the root's tensor.
+
+    y_r = x_root                   for every rank r
+
+Backward, with g_r the gradient of y_r:  the mean of all g_s on the root, zero elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kadril.engine import ProcessSetConductor, Verb
+from kadril.torch.handles import Finish, keep, synchronize
+from kadril.torch.ops.allreduce import run
+from kadril.torch.ops.staging import conductor_of, put_back, staged
+from kadril.torch.process_sets import ProcessSet, global_process_set
+from kadril.torch.reduce_ops import Average
+
+__all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
+
+
+def member_of(conductor: ProcessSetConductor, root_rank: int) -> int:
+    """The member of the set that has a world rank.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if root_rank not in conductor.ranks:
+        raise ValueError(
+            f"root_rank {root_rank} is not in the process set, which has ranks"
+            f" {list(conductor.ranks)}; it is the rank in the world, also within a set"
+        )
+    return conductor.ranks.index(root_rank)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin a broadcast and give its handle; `synchronize` gives a tensor of its own.
+
+    Args:
+        tensor: of the same shape and dtype on all ranks; only the root's values matter.
+        root_rank: whose; its rank in the world, also within a process set.
+        name: what ranks know the operation by.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: the root is not in the set, the name is in use, or this rank is not in the set.
+    """
+    conductor = conductor_of(process_set)
+    root = member_of(conductor, root_rank)
+    source = staged(tensor)
+    target = torch.empty_like(source)
+    ticket = conductor.submit(Verb.BROADCAST, source, target, name=name, root=root)
+    if tensor.is_cpu:
+        return keep(conductor, ticket, target, source)
+    return keep(conductor, ticket, Finish(lambda _: target.to(tensor.device)), source)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin a broadcast in place and give its handle. See `broadcast_async`."""
+    conductor = conductor_of(process_set)
+    root = member_of(conductor, root_rank)
+    memory = staged(tensor)
+    ticket = conductor.submit(Verb.BROADCAST, memory, name=name, root=root)
+    return keep(conductor, ticket, Finish(lambda _: put_back(tensor, memory)), memory)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Broadcast in place and give the tensor. Not differentiable. See `broadcast_async`."""
+    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return result
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Broadcast, differentiable. See `broadcast_async`."""
+    result: torch.Tensor = Broadcast.apply(  # type: ignore[no-untyped-call]
+        tensor, root_rank, name, process_set
+    )
+    return result
+
+
+class Broadcast(torch.autograd.Function):
+    """The differentiable broadcast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Copy the root's values."""
+        conductor = conductor_of(process_set)
+        ctx.is_root = conductor.ranks[conductor.rank] == root_rank
+        ctx.process_set = process_set
+        result: torch.Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The gradients of the arguments; only the tensor has one."""
+        mean = run(gradients[0], Average, 1.0, 1.0, ctx.process_set)
+        return mean if ctx.is_root else torch.zeros_like(mean), None, None, None

@@ -1,0 +1,179 @@
+"""Grouped all-reduce: several tensors as one request, served all or nothing.
+
+    y_ir = postscale * reduce_s(prescale * x_is)                   for every tensor i and rank r
+
+Backward is that of `allreduce`, for each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kadril.engine import Verb
+from kadril.torch.compression import Compression
+from kadril.torch.handles import Finish, keep, synchronize
+from kadril.torch.ops.allreduce import local_share
+from kadril.torch.ops.staging import as_tensor_list, conductor_of, put_back, staged
+from kadril.torch.process_sets import ProcessSet, global_process_set
+from kadril.torch.reduce_ops import Max, Min, Product, Sum, choose_op
+
+__all__ = [
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin an all-reduce of a group; `synchronize` gives a tuple of tensors of its own.
+
+    Dtypes and shapes may differ within the group, not between ranks. See `allreduce_async`.
+    """
+    op = choose_op(op, average)
+    listed = as_tensor_list(tensors)
+    conductor = conductor_of(process_set)
+    sources = [staged(tensor) for tensor in listed]
+    targets = [torch.empty_like(source) for source in sources]
+    ticket = conductor.submit(
+        Verb.ALLREDUCE,
+        sources,
+        targets,
+        name=group_name(name),
+        reduction=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+    devices = [tensor.device for tensor in listed]
+
+    def finish(_: object) -> tuple[torch.Tensor, ...]:
+        return tuple(target.to(device) for target, device in zip(targets, devices, strict=True))
+
+    return keep(conductor, ticket, Finish(finish), sources)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin an all-reduce of a group in place. See `grouped_allreduce_async`."""
+    op = choose_op(op, average)
+    listed = as_tensor_list(tensors)
+    conductor = conductor_of(process_set)
+    memories = [staged(tensor) for tensor in listed]
+    ticket = conductor.submit(
+        Verb.ALLREDUCE,
+        memories,
+        name=group_name(name),
+        reduction=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+
+    def finish(_: object) -> tuple[torch.Tensor, ...]:
+        return tuple(put_back(*pair) for pair in zip(listed, memories, strict=True))
+
+    return keep(conductor, ticket, Finish(finish), memories)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """All-reduce a group in place and give its tensors. See `grouped_allreduce_async`."""
+    op = choose_op(op, average)
+    handle = grouped_allreduce_async_(
+        tensors, None, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return list(synchronize(handle))
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """All-reduce a group, differentiable. See `grouped_allreduce_async` and `allreduce`."""
+    op = choose_op(op, average)
+    compressed = [compression.compress(tensor) for tensor in as_tensor_list(tensors)]
+    results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
+        name, op, prescale_factor, postscale_factor, process_set, *[each[0] for each in compressed]
+    )
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, compressed, strict=True)
+    ]
+
+
+def group_name(name: str | None) -> str | None:
+    """A group and a single tensor of the same name are not the same request."""
+    return None if name is None else f"group.{name}"
+
+
+class GroupedAllReduce(torch.autograd.Function):
+    """The differentiable all-reduce of a group."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduce, and remember what backward needs."""
+        ctx.arguments = (op, prescale, postscale, process_set)
+        if op in (Min, Max, Product):
+            ctx.save_for_backward(*tensors)
+        handle = grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
+        results: tuple[torch.Tensor, ...] = synchronize(handle)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The gradients of the arguments; only the tensors have one."""
+        op, prescale, postscale, process_set = ctx.arguments
+        is_linear = op not in (Min, Max, Product)
+        handle = (
+            grouped_allreduce_async(gradients, None, None, op, prescale, postscale, process_set)
+            if is_linear
+            else grouped_allreduce_async(gradients, None, None, Sum, process_set=process_set)
+        )
+        results = synchronize(handle)
+        if not is_linear:
+            shares = [
+                local_share(tensor, op, prescale, process_set) for tensor in ctx.saved_tensors
+            ]
+            results = [
+                total * share * (prescale * postscale)
+                for total, share in zip(results, shares, strict=True)
+            ]
+        return (None, None, None, None, None, *results)

@@ -1,0 +1,188 @@
+"""Reduce-scatter: the reduction of what all ranks give, cut by rows among them.
+
+    y_r = rows_r( postscale * reduce_s(prescale * x_s) )
+
+Where the rows do not divide evenly the first ranks get one more. Backward, with g_r the gradient of
+y_r:  prescale * postscale * [g_0; g_1; ...], times the number of ranks for Sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kadril._native import Ticket
+from kadril.engine import Verb
+from kadril.torch.compression import Compression
+from kadril.torch.handles import Finish, keep, synchronize
+from kadril.torch.ops.allgather import allgather_async, grouped_allgather_async
+from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
+from kadril.torch.process_sets import ProcessSet, global_process_set
+from kadril.torch.reduce_ops import Average, Sum
+
+__all__ = [
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Begin a reduce-scatter and give its handle.
+
+    Args:
+        tensor: with at least one dim, of the same shape and dtype on all ranks.
+        name: what ranks know the operation by.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: applied to every rank's values.
+        postscale_factor: applied to the result.
+
+    Raises:
+        ValueError: another op, a tensor without dims, the name is in use, or this rank is not in
+            the set.
+    """
+    return begin(
+        [tensor],
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        lambda results: results[0],
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Begin a reduce-scatter of a group; `synchronize` gives a list. See `reducescatter_async`."""
+    name = None if name is None else f"group.{name}"
+    listed = as_tensor_list(tensors)
+    return begin(listed, name, op, process_set, prescale_factor, postscale_factor, list)
+
+
+def begin(
+    tensors: list[torch.Tensor],
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+    finish: Any,
+) -> int:
+    """Begin a reduce-scatter of tensors; `finish` makes the result of the list of outputs."""
+    if op not in (Average, Sum):
+        raise ValueError(f"reducescatter knows Average and Sum, not op {op}")
+    conductor = conductor_of(process_set)
+    for tensor in tensors:
+        if tensor.dim() == 0:
+            raise ValueError("reducescatter deals out rows, and a tensor without dims has none")
+    sources = [staged(tensor) for tensor in tensors]
+    ticket = conductor.submit(
+        Verb.REDUCESCATTER,
+        sources,
+        name=name,
+        reduction=op,
+        prescale=prescale,
+        postscale=postscale,
+    )
+    devices = [tensor.device for tensor in tensors]
+
+    def finish_ticket(done: Ticket) -> Any:
+        return finish(outputs_of(done, devices))
+
+    return keep(conductor, ticket, Finish(finish_ticket), sources)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce-scatter, differentiable. See `reducescatter_async`."""
+    compressed, context = compression.compress(tensor)
+    (result,) = ReduceScatter.apply(  # type: ignore[no-untyped-call]
+        name, op, process_set, prescale_factor, postscale_factor, False, compressed
+    )
+    decompressed: torch.Tensor = compression.decompress(result, context)
+    return decompressed
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Reduce-scatter a group, differentiable. See `reducescatter_async`."""
+    compressed = [compression.compress(tensor) for tensor in as_tensor_list(tensors)]
+    results = ReduceScatter.apply(  # type: ignore[no-untyped-call]
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        True,
+        *[each[0] for each in compressed],
+    )
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, compressed, strict=True)
+    ]
+
+
+class ReduceScatter(torch.autograd.Function):
+    """The differentiable reduce-scatter of one tensor or a group."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale: float,
+        postscale: float,
+        is_group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduce and cut."""
+        name = f"group.{name}" if is_group and name is not None else name
+        size = conductor_of(process_set).size
+        ctx.factor = prescale * postscale * (size if op == Sum else 1)
+        ctx.process_set = process_set
+        handle = begin(list(tensors), name, op, process_set, prescale, postscale, tuple)
+        results: tuple[torch.Tensor, ...] = synchronize(handle)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The gradients of the arguments; only the tensors have one."""
+        scaled = [gradient * ctx.factor for gradient in gradients]
+        if len(scaled) == 1:
+            results = [synchronize(allgather_async(scaled[0], process_set=ctx.process_set))]
+        else:
+            results = synchronize(grouped_allgather_async(scaled, process_set=ctx.process_set))
+        return (None, None, None, None, None, None, *results)
