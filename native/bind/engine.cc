@@ -8,6 +8,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "array.h"
 #include "engine/adasum.h"
@@ -38,6 +39,13 @@ class PythonConductor {
     conductor->close();
   }
 
+  // The others are told of a name only once, so where it is used is looked up only once.
+  bool is_first_use(const std::string& name) {
+    constexpr size_t max_names = 1 << 17;
+    if (names_.size() > max_names) names_.clear();
+    return names_.insert(name).second;
+  }
+
   std::unique_ptr<Conductor> conductor;
 
  private:
@@ -52,6 +60,7 @@ class PythonConductor {
 
   nb::object report_;
   nb::object owner_;
+  std::unordered_set<std::string> names_;  // guarded by the GIL
 };
 
 ConductorOptions make_options(double patience, double stall_warning, uint64_t fusion_threshold,
@@ -184,7 +193,7 @@ nb::object submit(PythonConductor& self, int verb, const char* name, bool is_nam
       return failure_object(*fail(Reason::unsupported, descriptor.text()));
     }
   }
-  descriptor.site = call_site();
+  if (!is_named || self.is_first_use(descriptor.name)) descriptor.site = call_site();
   request->ticket = std::make_shared<Ticket>();
   auto ticket = request->ticket;
   if (auto error = self.conductor->submit(std::move(request))) return failure_object(*error);
@@ -227,6 +236,10 @@ nb::object memory_at(Address address, uint64_t num_bytes) {
 }
 
 }  // namespace
+
+Conductor& conductor_of(nb::handle conductor) {
+  return *nb::cast<PythonConductor&>(conductor).conductor;
+}
 
 void bind_engine(nb::module_& module) {
   nb::class_<Timeline>(module, "Timeline")

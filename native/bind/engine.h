@@ -10,6 +10,11 @@ namespace kadril {
 // The channel within a Python object of class Channel.
 Channel& channel_of(nanobind::handle channel);
 
+class Conductor;
+
+// The conductor within a Python object of class Conductor.
+Conductor& conductor_of(nanobind::handle conductor);
+
 // None, or the failure as an object.
 nanobind::object failure_object(const Failure& failure);
 

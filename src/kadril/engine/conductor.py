@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-import kadril
 from kadril import _native
 from kadril.config import Config
 from kadril.engine.lane import TransportLane
@@ -26,7 +25,7 @@ __all__ = ["ProcessSetConductor"]
 logger = logging.getLogger("kadril")
 
 _native.set_package_paths(
-    [f"{Path(str(package.__file__)).parent}{os.sep}" for package in (kadril, torch)]
+    [f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(torch.__file__).parent)]
 )
 
 WAIT_SLICE = 3600.0  # seconds; a signal ends a wait early, so that Python can look at it
@@ -104,7 +103,6 @@ class ProcessSetConductor:
         is_named = name is not None
         if name is None:
             name = f"noname.{self._num_unnamed[verb]}"
-            self._num_unnamed[verb] += 1
         if not isinstance(tensors, list):
             tensors = list(tensors) if isinstance(tensors, tuple) else tensors
         submit = self.native.submit
@@ -113,6 +111,8 @@ class ProcessSetConductor:
         if ticket is NotImplemented:
             ticket = submit(verb, name, is_named, addressed(tensors), addressed(targets), *rest)
         if type(ticket) is _native.Ticket:
+            if not is_named:  # one that was refused does not count: nobody else knows of it
+                self._num_unnamed[verb] += 1
             return ticket
         raise to_exception(ticket, self.ranks)
 
@@ -124,8 +124,11 @@ class ProcessSetConductor:
             PeerLost, Stalled, Revoked: a member is gone, late, or gave up.
             ClosedError: the engine was shut down.
         """
-        while not (state := ticket.wait(WAIT_SLICE)):
-            pass
+        state = ticket.wait(WAIT_SLICE)
+        if state == 1:
+            return
+        while not state:
+            state = ticket.wait(WAIT_SLICE)
         if state == 2:
             failure = ticket.failure
             if failure is not None:

@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.conductors: dict[int, ProcessSetConductor] = {}
+        self.conductors: dict[int | None, ProcessSetConductor] = {}
         self.members: dict[int, tuple[int, ...]] = {}
         self._num_sets = 0
         self._timeline: TimelineFile | None = None

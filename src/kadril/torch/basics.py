@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from kadril import world as _world
 from kadril.config import Config
-from kadril.engine import Engine, engine_of
+from kadril.engine import engine_of
 from kadril.errors import NotInitializedError, StateError
 from kadril.torch import handles
 from kadril.torch.process_sets import ProcessSet, Registry
+from kadril.torch.running import Running, running, slot
 
 __all__ = [
     "ccl_built",
@@ -33,46 +33,11 @@ __all__ = [
     "nccl_built",
     "rank",
     "rocm_built",
-    "running",
     "shutdown",
     "size",
     "start_timeline",
     "stop_timeline",
 ]
-
-logger = logging.getLogger("kadril")
-
-
-class Running:
-    """An engine that `init()` started, with its process sets."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.registry = Registry(engine)
-
-
-class Slot:
-    """The one that runs in this process, if any."""
-
-    def __init__(self) -> None:
-        self.running: Running | None = None
-
-
-_slot = Slot()
-
-
-def running() -> Running:
-    """What `init()` started.
-
-    Raises:
-        NotInitializedError: it was not called, or `shutdown()` was called since.
-    """
-    found = _slot.running
-    if found is None or found.engine.is_closed:
-        _world.current()  # knows better why, where there is no world at all
-        raise NotInitializedError("kadril.torch is not initialized; call hvd.init() first")
-    return found
-
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Meet the other ranks and start the engine; collective. Calling it again does no harm.
@@ -92,13 +57,13 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             _world.make_current(_world.open_mpi(comm))
     else:
         check_ranks(comm, _world.init().size)
-    found = _slot.running
+    found = slot.running
     if found is None or found.engine.is_closed or found.engine.world is not _world.current():
         handles.forget_all()
         if found is not None:
             found.registry.forget_all()
         engine = engine_of(_world.current())
-        found = _slot.running = Running(engine)
+        found = slot.running = Running(engine, Registry(engine))
         timeline = getattr(engine.world.config, "timeline", "")
         if timeline and timeline != "DYNAMIC":
             engine.start_timeline(timeline, engine.world.config.timeline_mark_cycles)
@@ -127,7 +92,7 @@ def register(registry: Registry, process_sets: Sequence[ProcessSet]) -> None:
 
 def shutdown() -> None:
     """Stop the engine and leave the world; local. Operations under way fail."""
-    found, _slot.running = _slot.running, None
+    found, slot.running = slot.running, None
     if found is not None:
         found.engine.close()
         found.registry.forget_all()
@@ -137,7 +102,7 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Whether the engine runs."""
-    return _slot.running is not None and not _slot.running.engine.is_closed
+    return slot.running is not None and not slot.running.engine.is_closed
 
 
 def rank() -> int:

@@ -69,15 +69,15 @@ def synchronize(handle: int) -> Any:
     pending = _pending.get(handle)
     if pending is None:
         return None
+    conductor, ticket, result, _ = pending
     try:
-        pending.conductor.wait(pending.ticket)
+        conductor.wait(ticket)
     except Exception:
         _pending.pop(handle, None)
         raise
     # Not before: an interrupt must leave the memory that is being written to alive.
     _pending.pop(handle, None)
-    result = pending.result
-    return result(pending.ticket) if isinstance(result, Finish) else result
+    return result(ticket) if type(result) is Finish else result
 
 
 class Finish:

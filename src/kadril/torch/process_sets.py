@@ -8,6 +8,7 @@ from typing import Any
 
 from kadril.engine import Engine
 from kadril.engine.engine import GLOBAL_SET
+from kadril.torch.running import running
 from kadril.world import current
 
 __all__ = [
@@ -160,8 +161,6 @@ global_process_set.process_set_id = GLOBAL_SET
 
 def registry() -> Registry:
     """The sets of the engine that is running."""
-    from kadril.torch.basics import running
-
     return running().registry
 
 

@@ -14,6 +14,7 @@ from kadril._native import Ticket
 from kadril.engine import ProcessSetConductor
 from kadril.engine.lane import DTYPE_OF_CODE
 from kadril.torch.process_sets import ProcessSet
+from kadril.torch.running import running, slot
 
 __all__ = [
     "as_tensor_list",
@@ -31,13 +32,13 @@ def conductor_of(process_set: ProcessSet) -> ProcessSetConductor:
         ValueError: it is not registered, or this rank is not in it.
         NotInitializedError: before `init()`.
     """
-    from kadril.torch.basics import running
-
-    engine = running().engine
     set_id = process_set.process_set_id
-    conductor = engine.conductors.get(set_id) if set_id is not None else None
+    found = slot.running
+    # A closed engine has no conductors.
+    conductor = None if found is None else found.engine.conductors.get(set_id)
     if conductor is not None:
         return conductor
+    engine = running().engine
     if set_id is None:
         raise ValueError(
             f"{process_set} is not registered; pass it to init() or add_process_set() first"

@@ -1,0 +1,47 @@
+"""What `init()` started in this process: an engine, with its process sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kadril.engine import Engine
+from kadril.errors import NotInitializedError
+from kadril.world import current
+
+if TYPE_CHECKING:
+    from kadril.torch.process_sets import Registry
+
+__all__ = ["Running", "running", "slot"]
+
+
+class Running:
+    """An engine and the process sets that are registered with it."""
+
+    def __init__(self, engine: Engine, registry: Registry) -> None:
+        self.engine = engine
+        self.registry = registry
+
+
+class Slot:
+    """The one that runs in this process, if any."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running: Running | None = None
+
+
+slot = Slot()
+
+
+def running() -> Running:
+    """What `init()` started.
+
+    Raises:
+        NotInitializedError: it was not called, or `shutdown()` was called since.
+    """
+    found = slot.running
+    if found is not None and not found.engine.is_closed:
+        return found
+    current()  # knows better why, where there is no world at all
+    raise NotInitializedError("kadril.torch is not initialized; call hvd.init() first")
