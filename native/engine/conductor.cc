@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 namespace kadril {
 namespace {
@@ -21,6 +22,11 @@ constexpr size_t max_reported = 8;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+// memcpy does not take the null pointer of an empty vector.
+void copy_bytes(std::byte* target, const std::byte* source, uint64_t bytes) {
+  if (bytes > 0) std::memcpy(target, source, bytes);
 }
 
 Call control_call() {
@@ -257,7 +263,7 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
   std::byte* own = blocks_.data() + self * block_bytes;
   const auto length = static_cast<uint32_t>(mine.size());
   std::memcpy(own, &length, sizeof length);
-  std::memcpy(own + sizeof length, mine.data(), std::min<uint64_t>(room_bytes, mine.size()));
+  copy_bytes(own + sizeof length, mine.data(), std::min<uint64_t>(room_bytes, mine.size()));
   std::vector<uint64_t> counts(size, block_bytes);
   const Call call = control_call();
   if (auto error = lane_->allgatherv(call, own, blocks_.data(), counts)) return error;
@@ -267,7 +273,7 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
     const std::byte* block = blocks_.data() + member * block_bytes;
     std::memcpy(&bytes, block, sizeof bytes);
     all[member].resize(bytes);
-    std::memcpy(all[member].data(), block + sizeof bytes, std::min<uint64_t>(room_bytes, bytes));
+    copy_bytes(all[member].data(), block + sizeof bytes, std::min<uint64_t>(room_bytes, bytes));
     total += counts[member] = bytes > room_bytes ? bytes - room_bytes : 0;
   }
   if (total == 0) return nullptr;

@@ -1,0 +1,210 @@
+// The ledger: members that read the same messages come to the same conclusions.
+#include "engine/ledger.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "harness.h"
+
+using namespace kadril;
+
+namespace {
+
+std::unique_ptr<Request> request(Verb verb, const std::string& name,
+                                 std::vector<uint64_t> dims = {2}) {
+  auto made = std::make_unique<Request>();
+  made->descriptor.verb = verb;
+  made->descriptor.name = name;
+  if (verb != Verb::join && verb != Verb::barrier) {
+    made->descriptor.pieces.push_back({DType::float32, std::move(dims)});
+  }
+  made->ticket = std::make_shared<Ticket>();
+  return made;
+}
+
+// All members of a set, with messages carried by hand.
+class Members {
+ public:
+  explicit Members(int size, size_t capacity = 100) {
+    for (int me = 0; me < size; ++me) {
+      ledgers_.push_back(std::make_unique<Ledger>(size, me, capacity));
+    }
+    outbox_.resize(static_cast<size_t>(size));
+  }
+
+  void ask(int member, std::unique_ptr<Request> made) {
+    outbox_[static_cast<size_t>(member)].push_back(std::move(made));
+  }
+
+  // One cycle; gives what each member finds ready, as text, and checks that all find the same.
+  std::vector<std::string> cycle() {
+    std::vector<std::vector<std::byte>> messages(ledgers_.size());
+    for (size_t me = 0; me < ledgers_.size(); ++me) {
+      if (outbox_[me].empty()) continue;
+      ledgers_[me]->write(std::exchange(outbox_[me], {}), messages[me]);
+    }
+    num_message_bytes = 0;
+    for (const auto& message : messages) num_message_bytes += message.size();
+    std::vector<std::string> first;
+    for (size_t me = 0; me < ledgers_.size(); ++me) {
+      std::vector<Agreement> ready;
+      CHECK(ledgers_[me]->read(messages, ready));
+      std::vector<std::string> found;
+      for (const Agreement& agreement : ready) {
+        found.push_back((agreement.entry ? agreement.entry->key : "join") + agreement.problem);
+      }
+      if (me == 0) first = found;
+      CHECK(found == first);
+      ledgers_[me]->forget_old();
+    }
+    return first;
+  }
+
+  Ledger& ledger(int member) { return *ledgers_[static_cast<size_t>(member)]; }
+  size_t num_message_bytes = 0;
+
+ private:
+  std::vector<std::unique_ptr<Ledger>> ledgers_;
+  std::vector<std::vector<std::unique_ptr<Request>>> outbox_;
+};
+
+std::string key(const std::string& name) { return Descriptor::make_key(Verb::allreduce, name); }
+
+void test_ready_when_all_have_asked() {
+  Members members(3);
+  members.ask(0, request(Verb::allreduce, "x"));
+  members.ask(1, request(Verb::allreduce, "y"));
+  CHECK(members.cycle().empty());
+  CHECK(members.ledger(0).has_pending() && !members.ledger(2).has_pending());
+  members.ask(1, request(Verb::allreduce, "x"));
+  members.ask(2, request(Verb::allreduce, "x"));
+  CHECK(members.cycle() == std::vector<std::string>{key("x")});
+  CHECK(!members.ledger(0).has_pending() && members.ledger(1).has_pending());
+  members.ask(0, request(Verb::allreduce, "y"));
+  members.ask(2, request(Verb::allreduce, "y"));
+  CHECK(members.cycle() == std::vector<std::string>{key("y")});
+}
+
+void test_a_name_is_told_once() {
+  Members members(2);
+  const auto ask_both = [&](std::vector<uint64_t> dims) {
+    for (int me = 0; me < 2; ++me) {
+      members.ask(me, request(Verb::allreduce, std::string(200, 'n'), dims));
+    }
+    CHECK(members.cycle().size() == 1);
+    return members.num_message_bytes;
+  };
+  CHECK(ask_both({2}) > 400);
+  CHECK(ask_both({2}) < 40);   // by number
+  CHECK(ask_both({3}) > 400);  // another shape has to be told
+  CHECK(ask_both({3}) < 40);
+}
+
+void test_disagreement_is_found_by_all() {
+  Members members(2);
+  members.ask(0, request(Verb::allreduce, "x", {2}));
+  members.ask(1, request(Verb::allreduce, "x", {3}));
+  CHECK(members.cycle() == std::vector<std::string>{key("x") + "the shape differs"});
+  for (int me = 0; me < 2; ++me) members.ask(me, request(Verb::allreduce, "x", {3}));
+  CHECK(members.cycle() == std::vector<std::string>{key("x")});
+  // Rows of an all-gather are each member's own.
+  members.ask(0, request(Verb::allgather, "g", {2, 5}));
+  members.ask(1, request(Verb::allgather, "g", {7, 5}));
+  CHECK(members.cycle().size() == 1);
+}
+
+void test_join() {
+  Members members(3);
+  members.ask(2, request(Verb::join, "join"));
+  members.ask(0, request(Verb::allreduce, "x"));
+  CHECK(members.cycle().empty());
+  members.ask(1, request(Verb::allreduce, "x"));
+  CHECK(members.cycle() == std::vector<std::string>{key("x")});
+  members.ask(0, request(Verb::allgather, "g"));
+  members.ask(1, request(Verb::allgather, "g"));
+  const auto found = members.cycle();
+  CHECK(found.size() == 1 && found[0].find("join") != std::string::npos);
+  // What waited for the joining member is ready as soon as it has joined.
+  members.ask(0, request(Verb::allreduce, "y"));
+  members.ask(1, request(Verb::join, "join"));
+  CHECK(members.cycle() == std::vector<std::string>{key("y")});
+  members.ask(0, request(Verb::join, "join"));
+  CHECK(members.cycle() == std::vector<std::string>{"join"});
+  CHECK(!members.ledger(1).has_pending());
+}
+
+void test_old_names_are_forgotten_alike() {
+  Members members(2, 8);
+  for (int round = 0; round < 50; ++round) {
+    const std::string name = "name" + std::to_string(round);
+    for (int me = 0; me < 2; ++me) members.ask(me, request(Verb::allreduce, name));
+    CHECK(members.cycle().size() == 1);
+  }
+  for (int me = 0; me < 2; ++me) members.ask(me, request(Verb::allreduce, "name0"));
+  CHECK(members.cycle().size() == 1);  // told anew, since nobody knows its number any more
+  CHECK(members.num_message_bytes > 40);
+}
+
+void test_any_order() {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const int size = 1 + round % 4;
+    Members members(size, 5);
+    std::vector<std::vector<int>> orders(static_cast<size_t>(size));
+    for (auto& order : orders) {
+      for (int i = 0; i < 20; ++i) order.push_back(i);
+      std::shuffle(order.begin(), order.end(), random);
+    }
+    std::multiset<std::string> found;
+    while (found.size() < 20) {
+      for (int me = 0; me < size; ++me) {
+        auto& order = orders[static_cast<size_t>(me)];
+        for (auto n = random() % 4; n > 0 && !order.empty(); --n) {
+          members.ask(me, request(Verb::allreduce, std::to_string(order.back())));
+          order.pop_back();
+        }
+      }
+      for (const auto& each : members.cycle()) found.insert(each);
+    }
+    for (int i = 0; i < 20; ++i) CHECK(found.count(key(std::to_string(i))) == 1);
+  }
+}
+
+void test_a_message_without_sense_is_refused() {
+  Members good(2);
+  for (int me = 0; me < 2; ++me) good.ask(me, request(Verb::allreduce, "x"));
+  std::vector<std::vector<std::byte>> messages(2);
+  Ledger writer(2, 0, 10);
+  std::vector<std::unique_ptr<Request>> requests;
+  requests.push_back(request(Verb::allreduce, "x"));
+  writer.write(std::move(requests), messages[0]);
+  const auto whole = messages[0];
+  for (size_t length = 1; length < whole.size(); ++length) {
+    messages[0].assign(whole.begin(), whole.begin() + static_cast<long>(length));
+    Ledger reader(2, 1, 10);
+    std::vector<Agreement> ready;
+    CHECK(!reader.read(messages, ready));
+  }
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    messages[0] = whole;
+    messages[0][random() % whole.size()] = static_cast<std::byte>(random());
+    Ledger reader(2, 1, 10);
+    std::vector<Agreement> ready;
+    reader.read(messages, ready);  // may be refused or not; must not go astray
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_ready_when_all_have_asked();
+  test_a_name_is_told_once();
+  test_disagreement_is_found_by_all();
+  test_join();
+  test_old_names_are_forgotten_alike();
+  test_any_order();
+  test_a_message_without_sense_is_refused();
+}
