@@ -232,7 +232,8 @@ int wait(Ticket& ticket, double seconds) {
 
 // Memory of somebody who keeps it alive, as an array.
 nb::object memory_at(Address address, uint64_t num_bytes) {
-  return nb::cast(Bytes(reinterpret_cast<uint8_t*>(address), {num_bytes}, nb::handle()));
+  const auto memory = reinterpret_cast<uint8_t*>(address);
+  return nb::cast(Bytes(memory, {num_bytes}, nb::handle()), nb::rv_policy::reference);
 }
 
 }  // namespace

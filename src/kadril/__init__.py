@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         TransportError,
         UnsupportedError,
     )
+    from kadril.function_job import run
+    from kadril.launch import LaunchError
     from kadril.world import (
         World,
         cross_rank,
@@ -58,6 +60,7 @@ __all__ = [
     "ConfigError",
     "ForkedError",
     "KadrilError",
+    "LaunchError",
     "MismatchError",
     "NoRoomError",
     "NotInitializedError",
@@ -80,12 +83,19 @@ __all__ = [
     "local_rank",
     "local_size",
     "rank",
+    "run",
     "shared_empty",
     "shutdown",
     "size",
 ]
 
 __version__ = "0.1.0"
+
+_OTHER_HOMES = {
+    "Config": "kadril.config",
+    "LaunchError": "kadril.launch",
+    "run": "kadril.function_job",
+}
 
 _WORLD_NAMES = frozenset(
     {
@@ -109,10 +119,7 @@ _WORLD_NAMES = frozenset(
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'kadril' has no attribute {name!r}")
-    if name in _WORLD_NAMES:
-        home = "kadril.world"
-    else:
-        home = "kadril.config" if name == "Config" else "kadril.errors"
+    home = "kadril.world" if name in _WORLD_NAMES else _OTHER_HOMES.get(name, "kadril.errors")
     value: object = getattr(importlib.import_module(home), name)
     globals()[name] = value  # the next use does not come here
     return value

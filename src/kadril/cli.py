@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import kadril
+
 __all__ = ["main"]
 
 # verb: (module with `main(argv: list[str]) -> int`, what it does)
@@ -36,6 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="`kadril VERB --help` tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"kadril {kadril.__version__}")
     parser.add_argument("verb", choices=tuple(VERBS), metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

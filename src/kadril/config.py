@@ -1,8 +1,9 @@
 """Every option of kadril, in one typed place.
 
-Each field of `Config` is read from the variable `KADRIL_<FIELD>`; what was not set has the default
-written here. An unknown `KADRIL_*` variable is warned about with the nearest name, since a misspelt
-option that is silently ignored costs somebody a day.
+Each field of `Config` is read from the variable `KADRIL_<FIELD>`, or else from Horovod's variable
+for the same thing (see `horovod_variables`); what was not set has the default written here. An
+unknown `KADRIL_*` variable is warned about with the nearest name, since a misspelt option that is
+silently ignored costs somebody a day.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from kadril import horovod_variables
 from kadril.errors import ConfigError
 
 __all__ = ["Config"]
@@ -30,6 +32,8 @@ IDENTITY_VARIABLES = frozenset(
         "KADRIL_RENDEZVOUS",
         "KADRIL_LISTEN_FD",
         "KADRIL_SECRET_FILE",
+        "KADRIL_TOLD",  # variables that the launcher has warned of, so that its ranks need not
+        "KADRIL_PYTHON",  # that a C program starts inside itself
         "KADRIL_BENCH_MPICH",
         "KADRIL_BENCH_OPENMPI",
         "KADRIL_TESTING_MPICH",
@@ -54,6 +58,14 @@ class Config:
         host_label: ranks with different labels are treated as on different hosts. A label can
             only part ranks, never join them.
         log_level: level of the "kadril" logger.
+        fusion_threshold: bytes up to which requests that are ready together are run as one; 0 runs
+            each by itself.
+        cache_capacity: how many names of requests are remembered, so that they are compared only
+            once; 0 compares at every request.
+        timeline: file that gets the timeline of all ranks; "DYNAMIC" waits for `start_timeline()`;
+            nothing records none.
+        timeline_mark_cycles: whether the timeline shows the rounds of the negotiation.
+        stall_check: whether a request that waits for long is reported at all.
         fault: fault injection for tests, "point:action".
     """
 
@@ -66,6 +78,11 @@ class Config:
     spin: str = "auto"
     host_label: str = ""
     log_level: str = "WARNING"
+    fusion_threshold: int = 64 << 20
+    cache_capacity: int = 65536
+    timeline: str = ""
+    timeline_mark_cycles: bool = False
+    stall_check: bool = True
     fault: str = ""
 
     def __post_init__(self) -> None:
@@ -74,6 +91,9 @@ class Config:
                 raise ConfigError(
                     f"{variable(name)} must be more than 0 seconds, got {getattr(self, name)}"
                 )
+        for name in ("fusion_threshold", "cache_capacity"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{variable(name)} must be 0 or more, got {getattr(self, name)}")
         if self.shared_backing not in ("auto", "memfd", "named"):
             raise ConfigError(
                 f"KADRIL_SHARED_BACKING must be auto, memfd or named, got {self.shared_backing!r}"
@@ -96,17 +116,30 @@ class Config:
             ConfigError: a value cannot be read as the type of its option.
         """
         environment = os.environ if environment is None else environment
-        warn_of_unknown(environment)
+        told = environment.get("KADRIL_TOLD", "").split(",")
+        for name, remark in remarks(environment).items():
+            if name not in told:
+                warnings.warn(remark, stacklevel=2)
+        horovod = horovod_variables.read_options(environment)
         values: dict[str, object] = {}
+        origins: dict[str, str] = {}  # of values that came from a variable of Horovod
         for field in dataclasses.fields(cls):
             override = overrides.pop(field.name, None)
+            name = variable(field.name)
             if override is not None:
                 values[field.name] = override
-            elif variable(field.name) in environment:
-                values[field.name] = convert(field, environment[variable(field.name)])
+            elif name in environment:
+                values[field.name] = convert(field, environment[name], name)
+            elif field.name in horovod:
+                origin = horovod[field.name]
+                values[field.name] = convert(field, origin.text, origin.variable)
+                origins[name] = origin.variable
         if overrides:
             raise TypeError(f"unknown options: {', '.join(sorted(overrides))}")
-        return cls(**values)  # type: ignore[arg-type]
+        try:
+            return cls(**values)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise ConfigError(name_origin(str(error), origins)) from None
 
 
 def variable(name: str) -> str:
@@ -114,22 +147,40 @@ def variable(name: str) -> str:
     return f"KADRIL_{name.upper()}"
 
 
-def convert(field: dataclasses.Field[Any], text: str) -> object:
+def convert(field: dataclasses.Field[Any], text: str, name: str) -> object:
     """Read the text of a variable as the type of its option."""
     kind: type[Any] = type(field.default)
     try:
-        return kind(text)
+        return to_bool(text) if kind is bool else kind(text)
     except ValueError:
-        raise ConfigError(
-            f"{variable(field.name)} must be of type {kind.__name__}, got {text!r}"
-        ) from None
+        raise ConfigError(f"{name} must be of type {kind.__name__}, got {text!r}") from None
 
 
-def warn_of_unknown(environment: Mapping[str, str]) -> None:
-    """Warn of KADRIL_* variables that nobody reads, with the nearest name that somebody does."""
+def to_bool(text: str) -> bool:
+    """Read 0, 1, true or false, in any case, as well as no, yes, off and on."""
+    word = text.strip().lower()
+    if word in horovod_variables.TRUE_WORDS:
+        return True
+    if word and word in horovod_variables.FALSE_WORDS:
+        return False
+    raise ValueError(text)
+
+
+def name_origin(message: str, origins: Mapping[str, str]) -> str:
+    """A complaint about KADRIL_X, with the variable that was set instead of it."""
+    for name, origin in origins.items():
+        if message.startswith(f"{name} "):
+            return f"{message} (from {origin})"
+    return message
+
+
+def remarks(environment: Mapping[str, str]) -> dict[str, str]:
+    """What there is to say of variables that have no effect, by name of the variable."""
     known = {variable(field.name) for field in dataclasses.fields(Config)} | IDENTITY_VARIABLES
+    said = {}
     for name in sorted(environment):
         if name.startswith("KADRIL_") and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            warnings.warn(f"{name} is not an option of kadril{hint}", stacklevel=3)
+            said[name] = f"{name} is not an option of kadril{hint}"
+    return said | horovod_variables.remarks(environment)

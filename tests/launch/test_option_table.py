@@ -27,12 +27,24 @@ def test_values_and_defaults() -> None:
     assert table[-2:] == ["set by a launcher for this process:", "KADRIL_RANK=3"]
 
 
+def test_values_of_horovods_variables() -> None:
+    variables = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "HOROVOD_START_TIMEOUT": "7"}
+    table = describe({**variables, "KADRIL_CONNECT_TIMEOUT": "9"}).splitlines()
+    origin = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+    assert f"KADRIL_PATIENCE=90    (from {origin}, default 300.0)" in table
+    assert "KADRIL_CONNECT_TIMEOUT=9    (default 120.0)" in table
+
+
 def test_bad_values_and_misspelt_names_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KADRIL_PATIENSE", "1")
     assert main(["env"]) == 0
     assert "did you mean KADRIL_PATIENCE?" in capsys.readouterr().err
+    monkeypatch.setenv("HOROVOD_LOG_LEVEL", "loud")
+    assert main(["env"]) == 1
+    assert "HOROVOD_LOG_LEVEL must be one of" in capsys.readouterr().err
+    monkeypatch.delenv("HOROVOD_LOG_LEVEL")
     monkeypatch.setenv("KADRIL_PATIENCE", "long")
     assert main(["env"]) == 1
     assert "KADRIL_PATIENCE must be of type float" in capsys.readouterr().err

@@ -33,6 +33,11 @@ def test_defaults_without_variables() -> None:
         ("spin", "200", "200"),
         ("host_label", "left", "left"),
         ("log_level", "DEBUG", "DEBUG"),
+        ("fusion_threshold", "1024", 1024),
+        ("cache_capacity", "0", 0),
+        ("timeline", "trace.json", "trace.json"),
+        ("timeline_mark_cycles", "1", True),
+        ("stall_check", "0", False),
         ("fault", "allreduce:kill", "allreduce:kill"),
     ],
 )
@@ -43,6 +48,17 @@ def test_each_variable_is_read_as_the_type_of_its_option(
     assert getattr(config, name) == value
     assert type(getattr(config, name)) is type(FIELDS[name].default)
     assert dataclasses.replace(config, **{name: FIELDS[name].default}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("1", "true", "YES", "on")),
+        *((text, False) for text in ("0", "False", "no", " off ")),
+    ],
+)
+def test_switches(text: str, value: bool) -> None:
+    assert Config.from_environment({"KADRIL_STALL_CHECK": text}).stall_check is value
 
 
 def test_every_option_has_a_variable_and_a_word_in_the_docstring() -> None:
@@ -72,6 +88,12 @@ def test_an_argument_wins_over_its_variable() -> None:
         ("shared_backing", "tape"),
         ("transport", "pigeon"),
         ("transport", ""),
+        ("fusion_threshold", "-1"),
+        ("fusion_threshold", "64MB"),
+        ("cache_capacity", "-1"),
+        ("stall_check", ""),
+        ("stall_check", "perhaps"),
+        ("timeline_mark_cycles", "2"),
         ("spin", "-1"),
         ("spin", "fast"),
     ],

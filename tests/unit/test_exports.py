@@ -51,6 +51,7 @@ def test_every_error_is_shown() -> None:
 def test_the_promised_names() -> None:
     assert set(kadril.__all__) - set(kadril.errors.__all__) == {
         "Config",
+        "LaunchError",
         "World",
         "__version__",
         "cross_rank",
@@ -62,6 +63,7 @@ def test_the_promised_names() -> None:
         "local_rank",
         "local_size",
         "rank",
+        "run",
         "shared_empty",
         "shutdown",
         "size",

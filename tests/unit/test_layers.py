@@ -23,6 +23,7 @@ ROOT = Path(kadril.__file__).parent
 
 LAYERS = (
     {"errors"},
+    {"horovod_variables"},
     {"config"},
     {"_native"},
     {"transport"},
@@ -34,7 +35,18 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # They may use all layers and each other; no layer may use them.
-BESIDE = {"launch", "elastic", "observe", "testing", "bench", "cli", "__main__"}
+BESIDE = {
+    "capi",
+    "compat",
+    "function_job",
+    "launch",
+    "elastic",
+    "observe",
+    "testing",
+    "bench",
+    "cli",
+    "__main__",
+}
 
 # Loaded by every `kadril` command, and by `import kadril`: neither torch nor numpy, not even by way
 # of another module.

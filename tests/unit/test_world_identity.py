@@ -41,6 +41,7 @@ OPEN_MPI = {
     "PMIX_RANK": "3",
     "PMIX_NAMESPACE": "prterun-node1-77@1",
 }
+HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
 MPICH = {"PMI_RANK": "5", "PMI_SIZE": "6", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 MVAPICH = {"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}
 PMIX = {"PMIX_RANK": "7", "PMIX_NAMESPACE": "ns"}
@@ -181,6 +182,22 @@ CASES = {
         KUBERNETES,
         Identity("Kubernetes", 1, 2, rendezvous="tcp:trainer-0.trainer:29500", job="torch.0"),
     ),
+    "horovodrun, with an address given by hand": (
+        {**HOROVODRUN, "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
+        Identity("horovodrun", 1, 2, rendezvous="tcp:node1:29500", job="torch.0"),
+    ),
+    "kadril run --compat horovod": (
+        {**HOROVODRUN, "MASTER_ADDR": "node1", **KADRIL},
+        Identity(
+            "kadril run",
+            1,
+            4,
+            rendezvous="unix:/run/kadril-x/rendezvous.sock",
+            job="5eed",
+            generation=3,
+            secret_file=FILE,
+        ),
+    ),
     "torchrun --nproc-per-node 1": (
         {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"},
         Identity("torchrun", 0, 1, job="torch.0"),
@@ -227,6 +244,15 @@ def test_half_a_torchrun_is_said(caplog: pytest.LogCaptureFixture) -> None:
         identity = find_identity({"RANK": "1", "WORLD_SIZE": "4"})
     assert identity.size == 1
     assert "RANK=1 and WORLD_SIZE=4 are set, MASTER_ADDR is not" in caplog.text
+
+
+def test_horovodrun_alone_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """The real horovodrun started us, and its server is no place where kadril could meet."""
+    with caplog.at_level(logging.WARNING, logger="kadril"):
+        identity = find_identity(HOROVODRUN)
+    assert identity.size == 1
+    assert "HOROVOD_RANK=1 and HOROVOD_SIZE=2 are set" in caplog.text
+    assert "kadril run" in caplog.text
 
 
 WRONG = {

@@ -1,6 +1,10 @@
 """`kadril run`: start ranks on this host, watch them, and leave nothing behind.
 
     command            the command line of `kadril run`
+    horovod_flags      horovodrun's flags: what each sets, why it has no effect, why it is refused
+    config_file        the same from a YAML file
+    hosts              `--hosts` and `--hostfile`, which may name this host only
+    build_report       `--check-build`
     options            what was asked for
     launcher           a run from the first check to the last file removed
     rank_environment   the variables that all ranks get
@@ -11,6 +15,7 @@
     rank_process       one rank: how it is started, signalled and how it ended
     signal_inbox       signals to the launcher, as events
     output             the streams of all ranks, the sinks, and the back-pressure between them
+    log_files          files that keep what each rank wrote
     line_stream        bytes of a rank -> whole lines with a prefix
     sink               whole lines -> the launcher's own stdout or stderr, never blocking
     summary            who failed first and why; the exit code

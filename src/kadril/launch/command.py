@@ -9,11 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import kadril
+from kadril.compat import PACKAGES
 from kadril.errors import ConfigError
+from kadril.launch import horovod_flags, hosts
+from kadril.launch.config_file import read_config_file
 from kadril.launch.launcher import run
 from kadril.launch.options import LaunchError, RunOptions
 
-__all__ = ["main", "parse"]
+__all__ = ["main", "make_parser", "parse", "to_options"]
 
 USAGE = "kadril run -np N [options] [--] program [arguments ...]"
 
@@ -21,6 +25,7 @@ EPILOG = """\
 examples:
   kadril run -np 2 train.py --epochs 3        (a .py file is run by the Python of kadril)
   kadril run -np 4 --output-dir logs -- python -m package.train
+  kadril run --compat horovod -np 4 python train.py      (a script written for Horovod)
 
 exit code:
   0 if all ranks end well, otherwise that of the rank that failed first, 128 + signal if a signal
@@ -28,19 +33,25 @@ exit code:
 """
 
 
-def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+def add_option(parser: argparse._ActionsContainer, *names: str, **settings: Any) -> None:
     """Add an option, and quietly accept its long names with underscores, as torchrun does."""
     action = parser.add_argument(*names, **settings)
-    twins = [name.replace("-", "_").replace("__", "--", 1) for name in names if "-" in name[2:]]
+    twins = [
+        name.replace("-", "_").replace("__", "--", 1)
+        for name in names
+        if name.startswith("--") and "-" in name[2:]
+    ]
     if twins:
         # `required` stays with the shown name: an option and its twin are never both asked for.
         hidden = {**settings, "dest": action.dest, "default": argparse.SUPPRESS}
         parser.add_argument(*twins, **{**hidden, "help": argparse.SUPPRESS})
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
     """The parser of everything after `kadril run`."""
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog="kadril run",
         usage=USAGE,
         description="Start a program on many ranks of this host, and leave nothing behind.",
@@ -83,8 +94,41 @@ def make_parser() -> argparse.ArgumentParser:
         help="after a rank failed, wait so long before SIGKILL to the others (default %(default)g)",
     )
     add("-v", "--verbose", action="store_true", help="tell what the launcher does")
+    add(
+        "--compat",
+        metavar="NAME",
+        help=f"let the ranks import kadril under another name: {', '.join(PACKAGES)}",
+    )
+    add("--version", action="version", version=f"kadril {kadril.__version__}")
+    add_horovod_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def add_horovod_options(parser: argparse.ArgumentParser) -> None:
+    """Add what horovodrun takes besides, in a group of its own."""
+    group = parser.add_argument_group(
+        "flags of horovodrun",
+        "The others of its flags are taken too, and said to have no effect or refused with a"
+        " reason: see docs/guides/horovod.md.",
+    )
+    add = partial(add_option, group)
+    add("-cb", "--check-build", action="store_true", help="list what there is, and start nothing")
+    add("--config-file", metavar="YAML", help="read flags of this group from a file")
+    add(
+        "--output-filename",
+        metavar="DIR",
+        help="also keep DIR/rank.N/stdout and stderr, without prefixes; old ones are overwritten",
+    )
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="print lines with the time before them",
+    )
+    add("-H", "--hosts", metavar="NAME:SLOTS,...", help="hosts, which must be this one")
+    add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file: NAME slots=N")
+    horovod_flags.add_to(group, add_option)
 
 
 def read_exports(exports: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -115,16 +159,29 @@ def parse(argv: Sequence[str]) -> RunOptions:
         ConfigError: a value makes no sense.
         SystemExit: argparse found the usage wrong (code 2), or printed help (code 0).
     """
-    words = make_parser().parse_args(argv)
+    return to_options(make_parser().parse_args(argv))
+
+
+def to_options(words: argparse.Namespace) -> RunOptions:
+    """What the words on the command line, and the file that they name, ask for."""
     if words.num_ranks is None:
         raise ConfigError(f"how many ranks? usage: {USAGE}")
+    if words.config_file is not None:
+        add_from_file(words)
+    applied = horovod_flags.apply(vars(words))
+    for own in ("transport", "patience"):
+        if getattr(words, own) is not None and own in applied.options:
+            raise ConfigError(f"--{own} and {applied.origins[own]} set the same; give one of them")
+    check_hosts(words)
     # REMAINDER keeps the `--` that parts our options from the program.
     command = words.command[1:] if words.command[:1] == ["--"] else words.command
     return RunOptions(
         command=tuple(command),
         num_ranks=words.num_ranks,
         output_dir=words.output_dir,
+        output_filename=words.output_filename,
         prefix=not words.no_prefix,
+        timestamps=words.prefix_output_with_timestamp,
         bind=words.bind,
         stdin=words.stdin,
         grace=words.grace,
@@ -132,14 +189,45 @@ def parse(argv: Sequence[str]) -> RunOptions:
         environment=read_exports(words.exports, os.environ),
         transport=words.transport,
         patience=words.patience,
+        config=applied.options,
+        compat=words.compat,
+        notices=tuple(applied.notices),
         verbose=words.verbose,
     )
 
 
+def add_from_file(words: argparse.Namespace) -> None:
+    """Add what a configuration file says; a word on the command line wins over it."""
+    values = read_config_file(words.config_file)
+    controllers = {"gloo", "mpi", "jsrun"}
+    if any(getattr(words, name) for name in controllers):
+        values = {name: value for name, value in values.items() if name not in controllers}
+    for name, value in values.items():
+        if getattr(words, name) is None:
+            setattr(words, name, value)
+
+
+def check_hosts(words: argparse.Namespace) -> None:
+    """Make sure that the hosts that were named, if any, are this one and have room."""
+    if words.hosts is not None and words.hostfile is not None:
+        raise ConfigError("--hosts and --hostfile say the same; give one of them")
+    if words.hosts is not None:
+        hosts.check_hosts(hosts.parse_hosts(words.hosts), words.num_ranks)
+    if words.hostfile is not None:
+        hosts.check_hosts(hosts.read_hostfile(words.hostfile), words.num_ranks)
+
+
 def main(argv: list[str]) -> int:
     """Run `kadril run` with these words and give its exit code."""
+    words = make_parser().parse_args(argv)
+    if words.check_build:
+        # Imported here: it brings the doctor's probes, which no other run needs.
+        from kadril.launch.build_report import print_build_report
+
+        print_build_report()
+        return 0
     try:
-        return run(parse(argv))
+        return run(to_options(words))
     except ConfigError as error:
         print(f"kadril run: {error}", file=sys.stderr)
         return 2

@@ -7,17 +7,17 @@ import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kadril.launch.guardian import Guardian
 from kadril.launch.job import Job
 from kadril.launch.options import LaunchError, RunOptions
 from kadril.launch.rank_environment import rank_environment
 from kadril.launch.signal_inbox import SignalInbox
-from kadril.launch.summary import exit_code
+from kadril.launch.summary import Outcome, exit_code
 from kadril.launch.supervisor import Supervisor
 
-__all__ = ["run", "run_command"]
+__all__ = ["Errand", "run", "run_command"]
 
 
 def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
@@ -42,7 +42,17 @@ def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
     return run(RunOptions(command=tuple(command), num_ranks=num_ranks, **options))
 
 
-def run(options: RunOptions) -> int:
+class Errand(Protocol):
+    """Something that travels to the ranks, and back, through the private directory of the job."""
+
+    def pack(self, directory: Path) -> None:
+        """Put in what the ranks need; called before they start."""
+
+    def unpack(self, directory: Path, outcome: Outcome) -> None:
+        """Take out what they left; called when all have ended, before the directory goes."""
+
+
+def run(options: RunOptions, errand: Errand | None = None) -> int:
     """Run a program on many ranks; see `run_command`."""
     occupy_standard_descriptors()
     check_descriptor_limit(options)
@@ -57,8 +67,13 @@ def run(options: RunOptions) -> int:
         job,
         Supervisor(options, job, guardian, inbox) as supervisor,
     ):
+        if errand is not None:
+            errand.pack(job.directory)
         supervisor.start(command, environment)
-        return exit_code(supervisor.run())
+        outcome = supervisor.run()
+        if errand is not None:
+            errand.unpack(job.directory, outcome)
+        return exit_code(outcome)
 
 
 def resolve(command: Sequence[str]) -> tuple[str, ...]:
@@ -84,7 +99,8 @@ def check_descriptor_limit(options: RunOptions) -> None:
     Raises:
         LaunchError: the limit would be reached.
     """
-    per_rank = 3 + (2 if options.output_dir is not None else 0)  # two pipes, a pidfd, two logs
+    num_logs = sum(each is not None for each in (options.output_dir, options.output_filename))
+    per_rank = 3 + 2 * num_logs  # two pipes, a pidfd, two files of each kind of log
     needed = per_rank * options.num_ranks + 32
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and needed > limit:

@@ -27,7 +27,11 @@ class LineStream:
     PROGRESS_INTERVAL = 1.0
 
     def __init__(
-        self, prefix: bytes, emit: Callable[[bytes], None], *, line_limit: int = 64 << 20
+        self,
+        prefix: bytes | Callable[[], bytes],
+        emit: Callable[[bytes], None],
+        *,
+        line_limit: int = 64 << 20,
     ) -> None:
         self._prefix = prefix
         self._emit = emit
@@ -86,6 +90,8 @@ class LineStream:
         body = lines[:-1]
         for line in body.rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]:
             self._tail.append(line[:TAIL_LINE_BYTES])
-        if self._prefix:
-            lines = self._prefix + body.replace(b"\n", b"\n" + self._prefix) + b"\n"
+        # Lines that came together have the same prefix, and the same time in it.
+        prefix = self._prefix if isinstance(self._prefix, bytes) else self._prefix()
+        if prefix:
+            lines = prefix + body.replace(b"\n", b"\n" + prefix) + b"\n"
         self._emit(lines)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from kadril.config import IDENTITY_VARIABLES, Config, variable
 from kadril.errors import ConfigError
+from kadril.horovod_variables import read_options
 
 __all__ = ["describe", "main", "meanings"]
 
@@ -35,11 +36,18 @@ def describe(environment: Mapping[str, str]) -> str:
     """The table of options, then the variables a launcher set, where there are any."""
     lines = []
     meaning = meanings()
+    try:
+        horovod = read_options(environment)
+    except ConfigError:  # which `main` tells of
+        horovod = {}
     for field in dataclasses.fields(Config):
         name = variable(field.name)
         default = show(field.default)
         if name in environment:
             lines.append(f"{name}={show(environment[name])}    (default {default})")
+        elif field.name in horovod:
+            origin, text = horovod[field.name]
+            lines.append(f"{name}={show(text)}    (from {origin}, default {default})")
         else:
             lines.append(f"{name}={default}    (default)")
         lines += textwrap.wrap(

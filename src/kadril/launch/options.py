@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from kadril.compat import compat_path
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import ConfigError, KadrilError
 
@@ -31,7 +32,9 @@ class RunOptions:
         command: the program and its arguments. A program that ends in `.py` is run by this Python.
         num_ranks: how many ranks to start.
         output_dir: directory that gets `rank.N.out` and `rank.N.err`, the exact bytes of each rank.
+        output_filename: directory that gets `rank.N/stdout` and `rank.N/stderr`, likewise.
         prefix: whether lines are printed with `[rank] ` before them.
+        timestamps: whether lines are printed with the time before them.
         bind: whether each rank is bound to one core, round robin over the allowed ones.
         stdin: whether rank 0 gets the launcher's stdin; otherwise, and elsewhere, it is /dev/null.
         grace: seconds ranks have to leave after an interrupt, before SIGKILL.
@@ -39,6 +42,9 @@ class RunOptions:
         environment: variables to add to those of the launcher.
         transport: value of KADRIL_TRANSPORT for the ranks.
         patience: value of KADRIL_PATIENCE for the ranks.
+        config: values of other options of `Config` for the ranks, as text.
+        compat: name of a package that the ranks are to find in place of the one installed.
+        notices: what the user is told before the start.
         verbose: whether the launcher tells what it does.
 
     Raises:
@@ -48,7 +54,9 @@ class RunOptions:
     command: tuple[str, ...]
     num_ranks: int
     output_dir: str | None = None
+    output_filename: str | None = None
     prefix: bool = True
+    timestamps: bool = False
     bind: bool = False
     stdin: bool = False
     grace: float = 10.0
@@ -56,6 +64,9 @@ class RunOptions:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     transport: str | None = None
     patience: float | None = None
+    config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    compat: str | None = None
+    notices: tuple[str, ...] = ()
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -69,6 +80,8 @@ class RunOptions:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} must be 0 or more seconds, got {seconds}"
                 )
+        if self.compat is not None:
+            compat_path(self.compat)
         taken = sorted(IDENTITY_VARIABLES.intersection(self.environment))
         if taken:
             raise ConfigError(

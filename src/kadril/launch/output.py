@@ -1,7 +1,7 @@
 """The output of all ranks: read, kept whole, printed, and held back where the reader is slow.
 
     rank 0 out --> LineStream --+
-    rank 1 out --> LineStream --+--> Sink (stdout)      each also --> DIR/rank.N.out, as it came
+    rank 1 out --> LineStream --+--> Sink (stdout)      each also --> LogFiles, as it came
     rank 0 err --> LineStream --+
     rank 1 err --> LineStream --+--> Sink (stderr)      one sink for both after `2>&1`
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from pathlib import Path
-from typing import BinaryIO
+from functools import partial
 
 from kadril.launch.line_stream import LineStream
-from kadril.launch.options import LaunchError
+from kadril.launch.log_files import LogFiles, Stream
+from kadril.launch.options import RunOptions
 from kadril.launch.rank_process import RankProcess
 from kadril.launch.sink import Sink, same_file
 
@@ -32,15 +32,16 @@ MAX_FINAL_READS = 16
 
 
 class RankStream:
-    """One stream of one rank: where it comes from, the lines it becomes, the log it is kept in."""
+    """One stream of one rank: where it comes from, and the lines it becomes."""
 
     def __init__(
-        self, descriptor: int, lines: LineStream, sink: Sink, log: BinaryIO | None
+        self, rank: int, kind: Stream, descriptor: int, lines: LineStream, sink: Sink
     ) -> None:
+        self.rank = rank
+        self.kind: Stream = kind
         self.descriptor = descriptor
         self.lines = lines
         self.sink = sink
-        self.log = log
         self.open = True
         self.registered = False
 
@@ -55,18 +56,10 @@ class RankStream:
 class Output:
     """All streams of all ranks, and the two outputs of the launcher."""
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        num_ranks: int,
-        *,
-        prefix: bool,
-        directory: str | None,
-    ) -> None:
+    def __init__(self, selector: selectors.BaseSelector, options: RunOptions) -> None:
         self._selector = selector
-        self._prefix = prefix
-        self._directory = directory
-        self._logs = open_logs(directory, num_ranks) if directory is not None else {}
+        self._options = options
+        self._logs = LogFiles(options)
         self._stderr = Sink(STDERR, selector, lambda reason: None)
         self._stdout = (
             self._stderr
@@ -83,10 +76,10 @@ class Output:
         self._streams.append(self._errors[rank.rank])
         self.balance()
 
-    def _make_stream(self, rank: int, descriptor: int, sink: Sink, suffix: str) -> RankStream:
-        prefix = b"[%d] " % rank if self._prefix else b""
-        lines = LineStream(prefix, sink.write)
-        return RankStream(descriptor, lines, sink, self._logs.get((rank, suffix)))
+    def _make_stream(self, rank: int, descriptor: int, sink: Sink, kind: Stream) -> RankStream:
+        label = b"[%d] " % rank if self._options.prefix else b""
+        prefix = partial(timestamped, label) if self._options.timestamps else lambda: label
+        return RankStream(rank, kind, descriptor, LineStream(prefix, sink.write), sink)
 
     def notice(self, text: str) -> None:
         """Print a line of the launcher's own on stderr."""
@@ -158,8 +151,7 @@ class Output:
         """Close the pipes and the logs; the outputs of the launcher stay open."""
         for stream in self._streams:
             self._close_stream(stream)
-        for log in self._logs.values():
-            log.close()
+        self._logs.close()
 
     def _pump(self, stream: RankStream) -> bool:
         # True when there may be more to read at once.
@@ -172,12 +164,9 @@ class Output:
             self._close_stream(stream)
             return False
         stream.lines.feed(data, time.monotonic())
-        if stream.log is not None:
-            try:
-                stream.log.write(data)
-            except OSError as error:
-                stream.log = None
-                self.notice(f"a log in {self._directory} ends early: {error}; the ranks go on")
+        complaint = self._logs.write(stream.rank, stream.kind, data)
+        if complaint:
+            self.notice(complaint)
         return True
 
     def _close_stream(self, stream: RankStream) -> None:
@@ -194,25 +183,6 @@ class Output:
         self.notice(f"stdout of the launcher is gone ({reason}); the ranks go on, unseen there")
 
 
-def open_logs(directory: str, num_ranks: int) -> dict[tuple[int, str], BinaryIO]:
-    """Open the logs of all ranks, by rank and suffix, in a directory that is made if need be.
-
-    Raises:
-        LaunchError: the directory or a file in it cannot be written.
-    """
-    logs: dict[tuple[int, str], BinaryIO] = {}
-    try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for rank in range(num_ranks):
-            for suffix in ("out", "err"):
-                path = Path(directory, f"rank.{rank}.{suffix}")
-                # Unbuffered: a log that ends before the crash is of no use.
-                logs[rank, suffix] = path.open("wb", buffering=0)
-    except OSError as error:
-        for log in logs.values():
-            log.close()
-        raise LaunchError(
-            f"cannot keep logs: {error}; give --output-dir a directory that you can write to",
-            exit_code=2,
-        ) from None
-    return logs
+def timestamped(label: bytes) -> bytes:
+    """A prefix with the time before it, to the second as horovodrun has it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S ").encode() + label

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kadril.config import IDENTITY_VARIABLES, Config
+from kadril import compat, horovod_variables
+from kadril.config import IDENTITY_VARIABLES, Config, remarks, variable
 from kadril.launch.options import RunOptions
 
 __all__ = ["RankEnvironment", "rank_environment"]
@@ -17,6 +19,7 @@ class RankEnvironment(NamedTuple):
     """What all ranks get, and what there is to say about it."""
 
     variables: dict[str, str]  # without those that differ from rank to rank
+    of_rank: tuple[dict[str, str], ...]  # those, by rank
     warnings: list[str]
     notes: list[str]  # what was decided for the user
 
@@ -29,27 +32,52 @@ def rank_environment(options: RunOptions, environment: Mapping[str, str]) -> Ran
             and not by every rank.
     """
     # A launcher may itself be a rank of another job: who it is there, its ranks must not know.
-    variables = {
-        name: value for name, value in environment.items() if name not in IDENTITY_VARIABLES
-    }
+    others = IDENTITY_VARIABLES.union(horovod_variables.IDENTITY)
+    variables = {name: value for name, value in environment.items() if name not in others}
     variables.update(options.environment)
+    variables.update({variable(name): text for name, text in options.config.items()})
     if options.transport is not None:
         variables["KADRIL_TRANSPORT"] = options.transport
     if options.patience is not None:
         variables["KADRIL_PATIENCE"] = str(options.patience)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    said = remarks(variables)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are what was just said
         Config.from_environment(variables)
-    notes = []
+    told = set(said)
+    warned = [*options.notices, *said.values()]
+    if options.compat is not None:
+        added = compat.compat_variables(options.compat, variables)
+        told.update(added)
+        variables.update(added)
+        shadow = compat.shadow(options.compat, options.command)
+        if shadow is not None:
+            warned.append(
+                f"{shadow} lies beside the program, so that the program imports it and not the"
+                f" {options.compat} of kadril; move one of them"
+            )
+    if told:
+        variables["KADRIL_TOLD"] = ",".join(sorted(told))
+    notes = set_defaults(variables, options.num_ranks)
+    of_rank = tuple(
+        compat.rank_variables(options.compat or "", rank, options.num_ranks)
+        for rank in range(options.num_ranks)
+    )
+    return RankEnvironment(variables, of_rank, warned, notes)
+
+
+def set_defaults(variables: dict[str, str], num_ranks: int) -> list[str]:
+    """Set what suits many ranks on one host, unless it is set; and say what needs to be said."""
     # Lines should be seen when they are printed, and a crash in native code should say where.
     variables.setdefault("PYTHONUNBUFFERED", "1")
     variables.setdefault("PYTHONFAULTHANDLER", "1")
-    if "OMP_NUM_THREADS" not in variables:
-        num_cores = len(os.sched_getaffinity(0))
-        num_threads = max(1, num_cores // options.num_ranks)
-        variables["OMP_NUM_THREADS"] = str(num_threads)
-        notes.append(
-            f"OMP_NUM_THREADS={num_threads} ({num_cores} cores, {options.num_ranks} ranks); "
-            f"set it yourself to choose another"
-        )
-    return RankEnvironment(variables, [str(warning.message) for warning in caught], notes)
+    variables["KADRIL_PYTHON"] = sys.executable
+    if "OMP_NUM_THREADS" in variables:
+        return []
+    num_cores = len(os.sched_getaffinity(0))
+    num_threads = max(1, num_cores // num_ranks)
+    variables["OMP_NUM_THREADS"] = str(num_threads)
+    return [
+        f"OMP_NUM_THREADS={num_threads} ({num_cores} cores, {num_ranks} ranks); "
+        f"set it yourself to choose another"
+    ]

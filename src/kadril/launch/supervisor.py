@@ -58,9 +58,7 @@ class Supervisor:
         self._guardian = guardian
         self._inbox = inbox
         self._selector = selectors.DefaultSelector()
-        self._output = Output(
-            self._selector, options.num_ranks, prefix=options.prefix, directory=options.output_dir
-        )
+        self._output = Output(self._selector, options)
         self._ranks: list[RankProcess] = []
         self._exited: list[RankProcess] = []  # seen in this turn of the loop
         self._exits: list[RankExit] = []
@@ -107,7 +105,7 @@ class Supervisor:
             rank = RankProcess.start(
                 number,
                 command,
-                {**environment.variables, **self._job.identity(number)},
+                environment.variables | environment.of_rank[number] | self._job.identity(number),
                 stdin=None if first and self._options.stdin else subprocess.DEVNULL,
                 inherit=[listener.fileno()] if first and listener is not None else [],
                 core=core,

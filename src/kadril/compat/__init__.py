@@ -1,0 +1,80 @@
+"""Packages under other names, for programs that were written for them: `kadril run --compat NAME`.
+
+Each is a directory that holds a package of that name, which re-exports kadril. The directory is on
+no path of Python's until somebody asks for it, so that `import horovod` goes on to mean what is
+installed. For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kadril.errors import ConfigError
+
+__all__ = ["PACKAGES", "compat_path", "compat_variables", "rank_variables", "shadow"]
+
+# name of the package: directory beside this file that holds it
+PACKAGES = {"horovod": "horovod_path"}
+
+
+def compat_path(name: str) -> Path:
+    """The directory that holds the package of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in PACKAGES:
+        nearest = difflib.get_close_matches(name, PACKAGES, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(f"--compat takes one of {', '.join(PACKAGES)}, got {name!r}{hint}")
+    return Path(__file__).parent / PACKAGES[name]
+
+
+def compat_variables(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which all ranks of a job find the package, added to those they have."""
+    own = os.fspath(compat_path(name))
+    others = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each != own]
+    path = os.pathsep.join([own, *filter(None, others)])
+    if name != "horovod":
+        return {"PYTHONPATH": path}
+    return {
+        "PYTHONPATH": path,
+        "HOROVOD_HOSTNAME": socket.gethostname(),
+        # By these a script sees that horovodrun has started it, and without MPI.
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+
+
+def rank_variables(name: str, rank: int, size: int) -> dict[str, str]:
+    """The variables by which one rank, of a job on one host, finds out who it is."""
+    if name != "horovod":
+        return {}
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+
+
+def shadow(name: str, command: Sequence[str]) -> Path | None:
+    """What would be imported instead of the package, or None.
+
+    A script's own directory, and the current one for `python -m`, come before PYTHONPATH.
+    """
+    compat_path(name)
+    directories = [Path(word).parent for word in command if word.endswith(".py")][:1]
+    if "-m" in command:
+        directories.append(Path())
+    for directory in directories:
+        for candidate in (directory / name / "__init__.py", directory / f"{name}.py"):
+            if candidate.is_file():
+                return candidate
+    return None

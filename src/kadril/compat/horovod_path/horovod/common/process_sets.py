@@ -1,0 +1,5 @@
+"""Process sets."""
+
+from .._forward import forward
+
+__getattr__ = forward("kadril.torch")

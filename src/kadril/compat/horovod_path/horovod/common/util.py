@@ -1,0 +1,194 @@
+"""The helpers that scripts and libraries import from Horovod."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = [
+    "EXTENSIONS",
+    "ccl_built",
+    "check_extension",
+    "check_installed_version",
+    "check_num_rank_power_of_2",
+    "cuda_built",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "gloo_built",
+    "gpu_available",
+    "is_iterable",
+    "is_version_greater_equal_than",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "rocm_built",
+    "split_list",
+]
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+
+Item = TypeVar("Item")
+
+
+def get_ext_suffix() -> str:
+    """How the names of compiled modules end."""
+    return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Where a compiled module would be, beside the file `pkg_path`."""
+    *folders, name = args
+    return str(Path(pkg_path).parent.joinpath(*folders, name + get_ext_suffix()))
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether there is a part for this framework: for torch, where torch is installed."""
+    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Make sure that there is a part for a framework, such as "horovod.torch".
+
+    Raises:
+        ImportError: there is none.
+    """
+    framework = ext_name.removeprefix("horovod.")
+    if not extension_available(framework):
+        reason = "torch is not installed" if framework == "torch" else "kadril has only torch"
+        raise ImportError(f"there is no {ext_name} here: {reason}", name=ext_name)
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether a framework sees a GPU."""
+    if not extension_available(ext_base_name):
+        return False
+    return bool(importlib.import_module("torch").cuda.is_available())
+
+
+def built(name: str) -> Any:
+    """What kadril.torch says of a library."""
+    return getattr(importlib.import_module("kadril.torch"), f"{name}_built")()
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether MPI can carry data."""
+    return bool(built("mpi"))
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether gloo can carry data."""
+    return bool(built("gloo"))
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """NCCL's version as a number, or 0 where there is none."""
+    return int(built("nccl"))
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether IBM's DDL can carry data."""
+    return bool(built("ddl"))
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether oneCCL can carry data."""
+    return bool(built("ccl"))
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether CUDA can be used."""
+    return bool(built("cuda"))
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """Whether ROCm can be used."""
+    return bool(built("rocm"))
+
+
+@contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Set variables of the environment for a while; None leaves one alone."""
+    wanted = {name: value for name, value in kwargs.items() if value is not None}
+    old = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
+    """A function that makes one operation of the arguments `op` and `average`, the older one."""
+
+    def choose(op: Any, average: Any) -> Any:
+        if op is not None and average is not None:
+            raise ValueError("op takes the place of average: give one of them")
+        if average is None:
+            return reduce_ops.Average if op is None else op
+        warnings.warn("average is deprecated, use op", DeprecationWarning, stacklevel=2)
+        return reduce_ops.Average if average else reduce_ops.Sum
+
+    return choose
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two. Adasum does not ask for it in kadril."""
+    return num_rank > 0 and num_rank.bit_count() == 1
+
+
+check_num_rank_power_of_2 = num_rank_is_power_2
+
+
+def split_list(l: Sequence[Item], n: int) -> list[Sequence[Item]]:  # noqa: E741 - Horovod's name
+    """Cut a list into n parts whose lengths differ by at most one, the longer ones first."""
+    length, num_longer = divmod(len(l), n)
+    starts = [part * length + min(part, num_longer) for part in range(n + 1)]
+    return [l[start:end] for start, end in itertools.pairwise(starts)]
+
+
+def check_installed_version(
+    name: str, version: str, exception: BaseException | None = None
+) -> None:
+    """Nothing to compare: kadril is built against no version of a framework."""
+
+
+def is_iterable(x: object) -> bool:
+    """Whether one can loop over it."""
+    try:
+        iter(x)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version, such as "2.13.0+cpu", is not older than another of three numbers."""
+    if not re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", target):
+        raise ValueError(f"the version to compare with must be like 1.2.3, got {target!r}")
+    return release(ver) >= release(target)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, as far as there are any: (2, 13, 0) of "2.13.0+cpu"."""
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    if match is None:
+        raise ValueError(f"not a version: {version!r}")
+    numbers = [int(number) for number in match[0].split(".")]
+    return (*numbers, *[0] * (3 - len(numbers)))

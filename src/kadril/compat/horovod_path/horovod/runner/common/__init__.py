@@ -1,0 +1,1 @@
+"""Parts of the runner that scripts import."""

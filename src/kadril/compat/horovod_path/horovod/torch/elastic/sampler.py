@@ -1,0 +1,5 @@
+"""ElasticSampler."""
+
+from ..._forward import forward
+
+__getattr__ = forward("kadril.torch.elastic")

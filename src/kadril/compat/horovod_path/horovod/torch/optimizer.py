@@ -1,0 +1,5 @@
+"""DistributedOptimizer."""
+
+from .._forward import forward
+
+__getattr__ = forward("kadril.torch.optimizer")

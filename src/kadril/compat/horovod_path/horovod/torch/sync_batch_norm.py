@@ -1,0 +1,5 @@
+"""SyncBatchNorm."""
+
+from .._forward import forward
+
+__getattr__ = forward("kadril.torch.sync_batch_norm")

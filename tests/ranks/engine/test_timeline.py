@@ -1,0 +1,120 @@
+"""The timeline: one file of all ranks that is whole at every moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kadril.torch as hvd
+from kadril.testing import ranks
+from kadril.world import World
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(path.read_text())
+    return events
+
+
+def work(num_steps: int) -> None:
+    for step in range(num_steps):
+        handles = [
+            hvd.allreduce_async_(torch.ones(10), name=f"tensor {index}", op=hvd.Sum)
+            for index in range(5)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+        hvd.allgather(torch.ones(1), name='with "quotes"\n')
+        hvd.barrier()
+        assert step >= 0
+
+
+@ranks(1, 2, 3, transports=("shm", "c10d"))
+def test_all_ranks_are_in_one_file(world: World, tmp_path: Path) -> None:
+    hvd.init()
+    path = tmp_path / f"timeline-{world.size}.json"
+    hvd.start_timeline(str(path), mark_cycles=True)
+    work(3)
+    hvd.stop_timeline()
+    hvd.barrier()
+    events = events_of(path)
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in spans} == set(range(world.size))
+    for rank in range(world.size):
+        own = [event["name"] for event in spans if event["pid"] == rank]
+        assert own.count("NEGOTIATE_ALLREDUCE") == 15
+        assert own.count("RUN_ALLREDUCE") + own.count("FUSED_ALLREDUCE") == 15
+        assert own.count("RUN_ALLGATHER") == 3
+        names = {
+            event["args"]["name"]
+            for event in events
+            if event["ph"] == "M" and event["name"] == "thread_name" and event["pid"] == rank
+        }
+        assert {"tensor 0", "tensor 4", 'with "quotes"\n'} <= names
+    assert any(event["name"] == "CYCLE_START" for event in events)
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
+
+
+@ranks(2)
+def test_clocks_are_one(world: World, tmp_path: Path) -> None:
+    """A request is run by all ranks at once, so their spans of it overlap."""
+    hvd.init()
+    path = tmp_path / "clocks.json"
+    hvd.start_timeline(str(path))
+    for index in range(5):
+        hvd.allreduce(torch.ones(1 << 16), name=f"x{index}")
+    hvd.stop_timeline()
+    hvd.barrier()
+    for index in range(5):
+        runs = []
+        for rank in range(world.size):
+            (track,) = {
+                event["tid"]
+                for event in events_of(path)
+                if event["ph"] == "M"
+                and event["pid"] == rank
+                and event["args"].get("name") == f"x{index}"
+            }
+            runs += [
+                (event["ts"], event["ts"] + event["dur"])
+                for event in events_of(path)
+                if event["name"] == "RUN_ALLREDUCE"
+                and event["pid"] == rank
+                and event["tid"] == track
+            ]
+        assert len(runs) == world.size
+        assert max(start for start, _ in runs) <= min(end for _, end in runs)
+
+
+@ranks(2)
+def test_the_file_is_whole_while_it_is_written(world: World, tmp_path: Path) -> None:
+    hvd.init()
+    path = tmp_path / "whole.json"
+    hvd.start_timeline(str(path))
+    assert isinstance(events_of(path), list)
+    seen = 0
+    for step in range(300):
+        for index in range(20):
+            hvd.allreduce_(torch.ones(4), name=f"{step}.{index}")
+        if world.rank == 0 and step % 10 == 0:
+            seen = len(events_of(path))
+    hvd.stop_timeline()
+    hvd.barrier()
+    assert len(events_of(path)) > max(seen, 300 * 20 * 2)
+
+
+@ranks(1)
+def test_misuse_is_told(world: World, tmp_path: Path) -> None:
+    hvd.init()
+    hvd.start_timeline(str(tmp_path / "one.json"))
+    with pytest.raises(ValueError, match=r"one\.json"):
+        hvd.start_timeline(str(tmp_path / "two.json"))
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    with pytest.raises(OSError, match="No such file"):
+        hvd.start_timeline(str(tmp_path / "nowhere" / "three.json"))
+    hvd.start_timeline(str(tmp_path / "four.json"))
+    hvd.stop_timeline()

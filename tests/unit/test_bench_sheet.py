@@ -1,0 +1,149 @@
+"""Results of turns: ratios round by round, files, and the bars of `training` and `tensors`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kadril.bench.bars import Spread
+from kadril.bench.sheet import Series, Sheet
+from kadril.errors import ConfigError
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def make_sheet(theme: str, *series: Series, **facts: object) -> Sheet:
+    return Sheet(
+        theme=theme,
+        title="A title",
+        date="2026-11-16T01:00:00+00:00",
+        command="run.py --rounds 2",
+        num_ranks=2,
+        machine={"cpu": "Abacus 9", "cores": [0, 1], "memory": 2**34, "kernel": "K", "libc": "L"},
+        load={"begin": [0.1], "end": [0.2]},
+        versions={"kadril": "0.1.0"},
+        missing={"Peer": "not here"},
+        facts=facts,
+        series=series,
+    )
+
+
+def load_check_bars(theme: str) -> ModuleType:
+    path = BENCHMARKS / theme / "check_bars.py"
+    spec = importlib.util.spec_from_file_location(f"{theme}_check_bars", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    # Ratios of the rounds are 3, 2 and 0.5; the ratio of both medians would be 4 / 8.
+    above = Series("w", "a", [[3.0], [20.0], [4.0]])
+    below = Series("w", "b", [[1.0], [10.0], [8.0]])
+    sheet = make_sheet("t", above, below)
+    assert sheet.ratio(above, below) == Spread(2.0, pytest.approx(0.8), pytest.approx(2.8))
+    assert sheet.ratio(None, below) is None
+    assert sheet.ratio(above, None) is None
+
+
+def test_the_fastest_of_a_peers_settings_is_found() -> None:
+    slow, fast = Series("w", "slow", [[3.0]]), Series("w", "fast", [[2.0]])
+    sheet = make_sheet("t", slow, fast, Series("other", "fast", [[0.0]]))
+    assert sheet.find("w", "slow", "fast") == fast
+    assert sheet.find("w", "slow") == slow
+    assert sheet.find("w", "none") is None
+
+
+def test_a_sheet_is_written_and_read_again(tmp_path: Path) -> None:
+    sheet = make_sheet("tensors", Series("w", "s", [[0.5, 0.25]], "a note"), idle_world={"cpu": 1})
+    path = sheet.write(tmp_path / "results", [], ["something to know"])
+    assert path.name == "tensors-abacus-9-2-cores-2026-11-16.json"
+    assert Sheet.from_json(path.read_text()) == dataclasses.replace(
+        sheet, series=tuple(sheet.series)
+    )
+    page = path.with_suffix(".md").read_text()
+    assert "- without Peer: not here\n- something to know\n" in page
+    assert "| s | 375 ms | 275 ms | 475 ms | 1 | a note |" in page
+    with pytest.raises(ConfigError, match="not a results sheet"):
+        Sheet.from_json("{}")
+
+
+STEPS = {
+    "alone": 1.0,
+    "kadril": 1.1,
+    "kadril, timeline": 1.11,
+    "DDP": 2.0,
+    "DDP static": 1.9,
+    "DDP views": 1.5,
+    "DDP views static": 1.6,
+}
+
+
+def training_sheet(**changes: float) -> Sheet:
+    steps = {**STEPS, **changes}
+    series = [Series("mlp", name, [[seconds]] * 3) for name, seconds in steps.items()]
+    series += [Series("chain", "alone", [[1.0]]), Series("chain", "kadril", [[1.4]])]
+    losses = {"mlp": {"kadril": [2.0, 1.0], "DDP": [2.0, 1.00001]}}
+    return make_sheet("training", *series, losses=losses)
+
+
+def test_bars_of_training() -> None:
+    bars = list(load_check_bars("training").check_bars(training_sheet()))
+    assert [bar.state for bar in bars] == ["reached"] * 6
+    assert bars[1].measured.endswith("; DDP static")
+    assert bars[2].measured.endswith("; DDP views")
+
+
+@pytest.mark.parametrize(
+    ("setting", "seconds", "missed"),
+    [
+        ("alone", 0.98, {0}),  # 1.1 / 0.98 is 1.122
+        ("DDP", 1.7, {1}),  # the better one of DDP's settings counts
+        ("DDP views static", 1.3, {2}),
+        ("kadril, timeline", 1.13, {4}),
+    ],
+)
+def test_a_bar_of_training_is_missed_by_a_little(
+    setting: str, seconds: float, missed: set[int]
+) -> None:
+    bars = load_check_bars("training").check_bars(training_sheet(**{setting: seconds}))
+    assert {i for i, bar in enumerate(bars) if bar.state == "missed"} == missed
+
+
+def test_other_losses_than_those_of_ddp_are_seen() -> None:
+    sheet = training_sheet()
+    facts = {"losses": {"mlp": {"kadril": [2.0, 1.0], "DDP": [2.0, 1.001]}}}
+    bars = list(load_check_bars("training").check_bars(dataclasses.replace(sheet, facts=facts)))
+    assert bars[-1].state == "missed"
+
+
+def tensors_sheet(scale: float, idle: float) -> Sheet:
+    times = (
+        ("500 tensors of 1000 floats", "kadril", 5e-3),
+        ("500 tensors of 1000 floats", "kadril, grouped", 2e-3),
+        ("10 000 tensors of 16 floats", "kadril", 0.1),
+        ("one float", "kadril", 50e-6),
+    )
+    series = [Series(workload, name, [[scale * seconds]]) for workload, name, seconds in times]
+    return make_sheet("tensors", *series, idle_world={"cpu": idle, "wall": 10.0})
+
+
+def test_bars_of_tensors() -> None:
+    check_bars = load_check_bars("tensors").check_bars
+    assert {bar.state for bar in check_bars(tensors_sheet(1.0, 0.001))} == {"reached"}
+    assert {bar.state for bar in check_bars(tensors_sheet(2.0, 1.0))} == {"missed"}
+
+
+@pytest.mark.parametrize("theme", ["training", "tensors"])
+def test_what_was_not_measured_is_not_reached(theme: str, tmp_path: Path) -> None:
+    module = load_check_bars(theme)
+    path = make_sheet(theme).write(tmp_path, [])
+    assert {bar.state for bar in module.check_bars(make_sheet(theme))} == {"not measured"}
+    assert module.main([str(path)]) == 1
+    assert module.main([]) == 2
