@@ -266,6 +266,10 @@ void bind_engine(nb::module_& module) {
             self.conductor->set_timeline(std::move(timeline), mark_cycles);
           },
           nb::arg("timeline").none(), nb::arg("mark_cycles"))
+      .def("report_late",
+           [](PythonConductor& self, const std::vector<int>& members, double elapsed) {
+             self.conductor->report_late(members, false, elapsed);
+           })
       .def_prop_ro("num_cycles",
                    [](const PythonConductor& self) { return self.conductor->num_cycles(); })
       .def("close", [](PythonConductor& self) {

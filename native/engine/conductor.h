@@ -54,6 +54,10 @@ class Conductor final {
   // Leave the set. Requests under way fail.
   void close();
 
+  // Tell a person who waits for whom: in a cycle for these members, or at the bell for nobody in
+  // particular. By the conductor's own thread, which may be in a call of its lane.
+  void report_late(const std::vector<int>& members, bool stopped, double elapsed);
+
   void set_timeline(std::shared_ptr<Timeline> timeline, bool mark_cycles);
 
   int size() const { return lane_->size(); }
@@ -64,8 +68,6 @@ class Conductor final {
   void run() noexcept;
   bool await_work();  // false at the end
   Error check_patience(Clock::time_point now);
-  // To a person: in a cycle for these members, or at the bell for nobody in particular.
-  void report_late(const std::vector<int>& members, bool stopped, double elapsed);
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
   std::vector<std::unique_ptr<Request>> take_inbox();

@@ -226,6 +226,9 @@ class Conductor:
         shape). `targets` likewise, or None for in place.
         """
 
+    def report_late(self, members: Sequence[int], elapsed: float, /) -> None:
+        """Tell who waits for whom; for the lane, while a call of it waits for these members."""
+
     def set_timeline(self, timeline: Timeline | None, mark_cycles: bool) -> None: ...
     @property
     def num_cycles(self) -> int: ...

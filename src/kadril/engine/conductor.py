@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from kadril.engine.request import Reduction, Verb
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
+from kadril.transport.meeting import Meeting
 from kadril.transport.shm import ShmTransport
 
 __all__ = ["ProcessSetConductor"]
@@ -49,9 +52,9 @@ class ProcessSetConductor:
         self._num_unnamed: Counter[int] = Counter()
         options = (
             config.patience,
-            config.stall_warning if getattr(config, "stall_check", True) else 0.0,
-            getattr(config, "fusion_threshold", 64 << 20),
-            getattr(config, "cache_capacity", 65536),
+            config.stall_warning if config.stall_check else 0.0,
+            config.fusion_threshold,
+            config.cache_capacity,
             list(self.ranks),
             logger.warning,
         )
@@ -63,6 +66,8 @@ class ProcessSetConductor:
             self.native = _native.Conductor.over_transport(
                 TransportLane(transport), self.size, self.rank, *options
             )
+            if isinstance(transport, Meeting):
+                transport.on_late = functools.partial(report_late, weakref.ref(self))
 
     def submit(
         self,
@@ -146,6 +151,16 @@ class ProcessSetConductor:
         """Leave the set; requests under way fail."""
         self.native.close()
         self.transport.close()
+
+
+def report_late(
+    reference: weakref.ref[ProcessSetConductor], late: Sequence[int], waited: float
+) -> None:
+    """Have the conductor say which requests wait for ranks that do not come."""
+    conductor = reference()
+    if conductor is not None:
+        members = [conductor.ranks.index(rank) for rank in late]
+        conductor.native.report_late(members, waited)
 
 
 def addressed(tensors: Any) -> Any:

@@ -64,9 +64,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             found.registry.forget_all()
         engine = engine_of(_world.current())
         found = slot.running = Running(engine, Registry(engine))
-        timeline = getattr(engine.world.config, "timeline", "")
-        if timeline and timeline != "DYNAMIC":
-            engine.start_timeline(timeline, engine.world.config.timeline_mark_cycles)
+        config = engine.world.config
+        if config.timeline not in ("", "DYNAMIC"):
+            engine.start_timeline(config.timeline, config.timeline_mark_cycles)
     if process_sets and not isinstance(process_sets, str):
         register(found.registry, process_sets)
 

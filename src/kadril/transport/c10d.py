@@ -316,8 +316,7 @@ class C10dTransport(MovingTransport):
         if waited > self.config.patience:
             raise self._trouble().late(self._late(), self.config.patience)
         if waited > self.config.stall_warning and not is_warned:
-            late = name_ranks(self._late())
-            logger.warning("%s waits for %s since %.0f s", self._call.text, late, waited)
+            self._report_late(self._late(), waited)
             return True
         return is_warned
 

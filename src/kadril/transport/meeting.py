@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -38,7 +38,7 @@ from kadril.errors import (
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
-from kadril.transport.trouble import Trouble, revoked_text
+from kadril.transport.trouble import Trouble, name_ranks, revoked_text
 
 __all__ = ["INLINE_BYTES", "Meeting", "Packet"]
 
@@ -60,6 +60,7 @@ class Meeting(abc.ABC):
         config: options of the world.
         num_calls: calls that this rank has begun; equal on all ranks that meet.
         num_completed: calls that it has ended with a result, or with a mismatch.
+        on_late: told (world ranks, seconds) of whom a call waits for; logged where None.
     """
 
     kind: str
@@ -83,6 +84,14 @@ class Meeting(abc.ABC):
         self._closed = False
         self._failure: KadrilError | None = None
         self._reason = ""  # given to revoke()
+        self.on_late: Callable[[Sequence[int], float], None] | None = None
+
+    def _report_late(self, late: Sequence[int], waited: float) -> None:
+        """Tell whom a call waits for."""
+        if self.on_late is not None:
+            self.on_late(late, waited)
+            return
+        logger.warning("%s waits for %s since %.0f s", self._call.text, name_ranks(late), waited)
 
     # What an engine supplies.
 

@@ -34,7 +34,6 @@ from kadril.transport.meeting import Packet
 from kadril.transport.moves import MovingTransport
 from kadril.transport.notices import NoticeBoard
 from kadril.transport.parts import segments
-from kadril.transport.trouble import name_ranks
 
 __all__ = ["MpiTransport"]
 
@@ -215,9 +214,7 @@ class MpiTransport(MovingTransport):
         if waited > self.config.patience:
             raise self._trouble().late(late, self.config.patience)
         if not is_warned:
-            logger.warning(
-                "%s waits for %s since %.0f s", self._call.text, name_ranks(late), waited
-            )
+            self._report_late(late, waited)
         return True
 
     def _raise_obstacle(self) -> None:
