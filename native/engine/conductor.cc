@@ -1,5 +1,6 @@
 #include "engine/conductor.h"
 
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@ constexpr uint64_t room_bytes = block_bytes - sizeof(uint32_t);
 constexpr double first_pause = 0.0005;
 constexpr double longest_pause = 0.1;
 constexpr double for_ever = 3600;
+constexpr double linger_seconds = 50e-6;
 constexpr double timeline_pause = 1.0;
 constexpr size_t max_reported = 8;
 
@@ -58,6 +60,7 @@ Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Repor
     : options_(std::move(options)),
       report_(std::move(report)),
       lane_(std::move(lane)),
+      audience_(std::make_shared<Audience>(lane_->bell())),
       ledger_(lane_->size(), lane_->me(), options_.cache_capacity),
       performer_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
       waiting_since_(Clock::now()),
@@ -94,7 +97,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
                                        " was asked for while an earlier one of that name is under"
                                        " way; wait for it, or use another name");
     }
-    request->ticket->num_sleepers = &num_sleepers_;
+    request->ticket->audience = audience_;
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
@@ -108,6 +111,7 @@ void Conductor::close() {
     const std::lock_guard lock(mutex_);
     if (is_closing_.exchange(true)) return;
   }
+  audience_->dismiss();
   lane_->bell().ring();
   // It may be in a call that waits for others: most often it is not, and gets a moment to see.
   for (int i = 0; !has_ended_.load(); ++i) {
@@ -171,8 +175,19 @@ bool Conductor::await_work() {
     }
     bell.wait(seen, seconds);
   }
+  linger(cycle);
   bell.listen(false);
   return true;
+}
+
+// As long as nobody waits for results, more requests are likely to come: a cycle for many costs as
+// much as one for the first of them. Yielding, since whoever asks may need this very core.
+void Conductor::linger(uint32_t cycle) {
+  const auto start = Clock::now();
+  while (audience_->size() == 0 && !is_closing_ && !lane_->bell().is_asked_for(cycle) &&
+         seconds_between(start, Clock::now()) < linger_seconds) {
+    sched_yield();
+  }
 }
 
 // For a member that waits at the bell; inside a cycle the lane has a patience of its own.
@@ -223,7 +238,7 @@ Error Conductor::cycle() {
   const bool has_news = !requests.empty();
   std::vector<std::byte> message;
   if (has_news) ledger_.write(std::move(requests), message);
-  lane_->set_urgent(num_sleepers_.load() > 0);
+  lane_->set_urgent(audience_->size() > 0);
   lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
   if (auto error = exchange(message, messages_)) return error;
   ++num_cycles_;

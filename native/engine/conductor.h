@@ -67,6 +67,7 @@ class Conductor final {
  private:
   void run() noexcept;
   bool await_work();  // false at the end
+  void linger(uint32_t cycle);
   Error check_patience(Clock::time_point now);
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
@@ -79,6 +80,7 @@ class Conductor final {
   const Reporter report_;
   const ForkMark fork_mark_;
   std::unique_ptr<Lane> lane_;
+  const std::shared_ptr<Audience> audience_;
   Ledger ledger_;
   Performer performer_;
 
@@ -92,7 +94,6 @@ class Conductor final {
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> is_closing_{false};
   std::atomic<bool> has_ended_{false};
-  std::atomic<int> num_sleepers_{0};  // threads that sleep on a ticket
   std::atomic<uint64_t> num_cycles_{0};
   double pause_ = 0;  // before the next cycle without news
   Clock::time_point waiting_since_;

@@ -1,15 +1,27 @@
 #include "engine/ticket.h"
 
+#include "engine/lane.h"
 #include "futex.h"
 
 namespace kadril {
 
+void Audience::enter() {
+  size_.fetch_add(1);
+  const std::lock_guard lock(mutex_);
+  if (bell_) bell_->ring();
+}
+
+void Audience::dismiss() {
+  const std::lock_guard lock(mutex_);
+  bell_ = nullptr;
+}
+
 bool Ticket::wait(double seconds) {
   if (is_done()) return true;
   num_waiters_.fetch_add(1, std::memory_order_seq_cst);
-  if (num_sleepers) num_sleepers->fetch_add(1, std::memory_order_relaxed);
+  if (audience) audience->enter();
   if (state_.load(std::memory_order_seq_cst) == 0) futex_wait(state_, 0, seconds);
-  if (num_sleepers) num_sleepers->fetch_sub(1, std::memory_order_relaxed);
+  if (audience) audience->leave();
   num_waiters_.fetch_sub(1, std::memory_order_relaxed);
   return is_done();
 }

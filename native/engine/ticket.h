@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "engine/descriptor.h"
@@ -17,6 +18,23 @@ namespace kadril {
 struct Output {
   Piece piece;
   std::shared_ptr<std::byte> memory;
+};
+
+class Bell;
+
+// Those who sleep on tickets of one engine. Tickets may outlive it.
+class Audience {
+ public:
+  explicit Audience(Bell& bell) : bell_(&bell) {}
+  int size() const { return size_.load(); }
+  void enter();  // and let the engine know that somebody waits
+  void leave() { size_.fetch_sub(1); }
+  void dismiss();  // the engine is gone
+
+ private:
+  std::atomic<int> size_{0};
+  std::mutex mutex_;
+  Bell* bell_;
 };
 
 class Ticket {
@@ -39,8 +57,8 @@ class Ticket {
   std::vector<uint64_t> received_splits;  // rows that came from each member, for each output
   int last_joined = -1;
 
-  Callback callback;                         // called by the engine's thread when it is done
-  std::atomic<int>* num_sleepers = nullptr;  // of the engine, which spins where somebody sleeps
+  Callback callback;  // called by the engine's thread when it is done
+  std::shared_ptr<Audience> audience;
 
  private:
   std::atomic<uint32_t> state_{0};
