@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 .PHONY: help setup demo test check native-test sanitize python-test faults bench format clean
 
 help:
-	@echo "make demo      two ranks all-reduce a tensor; the bench table beside its peers"
+	@echo "make demo      two ranks train on handwritten digits; times beside DDP, gloo and MPI"
 	@echo "make test      style, types, native tests, all quick Python tests"
 	@echo "make sanitize  native tests under ThreadSanitizer, and AddressSanitizer with UBSan"
 	@echo "make faults    the long fault matrix"
@@ -46,7 +46,11 @@ $(MPICH_VENV)/.installed: $(VENV)/.installed
 	touch $@
 
 demo: setup
-	$(BIN)/kadril run -np 2 examples/allreduce.py
+	@echo "== Two ranks, one per core, train one model on handwritten digits, with the API of Horovod"
+	@echo "   (examples/mnist.py); then the same training step is timed beside DDP on gloo."
+	$(BIN)/kadril run -np 2 --bind examples/mnist.py
+	@echo
+	@echo "== All-reduce on the same two ranks, beside gloo, MPI and a plain copy of memory."
 	$(BIN)/kadril bench --quick
 
 test: check native-test python-test

@@ -11,8 +11,8 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from kadril.bench.bars import Bar, print_bars
 from kadril.bench.figures import Ratio
 from kadril.bench.options import format_size
 from kadril.bench.peers import TITLES
@@ -35,20 +35,6 @@ PAIR_BARS = (
 CROWD_SIZES = (4, 64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB)
 CROWD_PEERS = ("gloo", "openmpi", "mpich")
 IDLE_SHARE = 0.001
-
-
-class Bar(NamedTuple):
-    """A bar and what was measured.
-
-    Attributes:
-        text: what it says.
-        measured: what was measured, as text.
-        state: "reached", "missed" or "not measured".
-    """
-
-    text: str
-    measured: str
-    state: str
 
 
 def check_bars(reports: Mapping[int, Report], idle: Idleness | None) -> Iterator[Bar]:
@@ -105,16 +91,6 @@ def read_results(path: Path) -> tuple[dict[int, Report], Idleness | None]:
     reports = {num_ranks: Report.from_json(text) for num_ranks, text in texts.items()}
     idle = fields["idle_world"]
     return reports, Idleness(**idle) if idle else None
-
-
-def print_bars(bars: list[Bar]) -> bool:
-    """Print one line per bar, and tell whether all were reached."""
-    width = max(len(bar.text) for bar in bars)
-    for bar in bars:
-        print(f"{bar.state:<12}  {bar.text:<{width}}  {bar.measured}")
-    num_reached = sum(bar.state == "reached" for bar in bars)
-    print(f"\n{num_reached} of {len(bars)} bars reached")
-    return num_reached == len(bars)
 
 
 def main(argv: list[str]) -> int:

@@ -16,8 +16,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from check_bars import Bar, check_bars, print_bars
+from check_bars import check_bars
 
+from kadril.bench.bars import Bar, print_bars
 from kadril.bench.idle import measure_idle
 from kadril.bench.options import BenchOptions
 from kadril.bench.report import Idleness, Report
