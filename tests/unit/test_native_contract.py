@@ -34,7 +34,7 @@ def stub_names(body: list[ast.stmt]) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-    return names
+    return {name for name in names if not name.startswith("_")}
 
 
 def public(thing: object) -> set[str]:

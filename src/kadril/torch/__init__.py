@@ -1,24 +1,25 @@
 """Horovod's interface for PyTorch, whole: `import kadril.torch as hvd`.
 
-import kadril.torch as hvd
+    import kadril.torch as hvd
 
-hvd.init()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.init()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-basics           init, shutdown, rank, size, what is built
-process_sets     subsets of the ranks
-ops/             the collectives, their handles and gradients
-optimizer/       DistributedOptimizer
-parameters, optimizer_state, objects     the same start on all ranks
-compression, sync_batch_norm, elastic/
+    basics           init, shutdown, rank, size, what is built
+    process_sets     subsets of the ranks
+    ops/             the collectives, their handles and gradients
+    optimizer/       DistributedOptimizer
+    parameters, optimizer_state, objects     the same start on all ranks
+    compression, sync_batch_norm, elastic/
 """
 
 from __future__ import annotations
 
 from kadril.errors import KadrilError as HorovodInternalError
+from kadril.torch import elastic
 from kadril.torch.basics import (
     ccl_built,
     cross_rank,
@@ -44,6 +45,8 @@ from kadril.torch.basics import (
     stop_timeline,
 )
 from kadril.torch.compression import Compression
+from kadril.torch.elastic import HostsUpdatedInterrupt
+from kadril.torch.objects import allgather_object, broadcast_object
 from kadril.torch.ops import (
     allgather,
     allgather_async,
@@ -73,6 +76,9 @@ from kadril.torch.ops import (
     sparse_allreduce_async,
     synchronize,
 )
+from kadril.torch.optimizer import DistributedOptimizer
+from kadril.torch.optimizer_state import broadcast_optimizer_state
+from kadril.torch.parameters import broadcast_parameters
 from kadril.torch.process_sets import (
     ProcessSet,
     add_process_set,
@@ -81,20 +87,25 @@ from kadril.torch.process_sets import (
     remove_process_set,
 )
 from kadril.torch.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from kadril.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "Max",
     "Min",
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -106,11 +117,15 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
     "ccl_built",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",

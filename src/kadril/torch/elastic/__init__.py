@@ -1,0 +1,50 @@
+"""Training that outlives a change of its ranks.
+
+    state = hvd.elastic.TorchState(model, optimizer, batch=0, epoch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        for state.batch in range(state.batch, num_batches):
+            ...
+            if state.batch % 10 == 0:
+                state.commit()
+
+| file | what it is about |
+|---|---|
+| state.py | `State`: what is saved, restored, and brought to all ranks; `ObjectState` |
+| torch_state.py | `TorchState`: the same of models, optimizers, samplers; handlers.py: of each |
+| sampler.py | `ElasticSampler`: who gets which part of the data, also in the middle of an epoch |
+| runner.py | `run`: again after a rank was lost, or hosts came or went |
+| interrupt.py | `HostsUpdatedInterrupt` |
+"""
+
+from kadril.torch.elastic.handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+from kadril.torch.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
+from kadril.torch.elastic.runner import reset, run
+from kadril.torch.elastic.sampler import ElasticSampler
+from kadril.torch.elastic.state import ObjectState, State
+from kadril.torch.elastic.torch_state import TorchState
+
+__all__ = [
+    "ElasticSampler",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "State",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "reset",
+    "run",
+    "set_handler_registry",
+]

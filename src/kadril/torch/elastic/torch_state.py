@@ -1,0 +1,81 @@
+"""The state of a training program: model, optimizer, sampler, counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kadril.torch.elastic.handlers import StateHandler, handler_of
+from kadril.torch.elastic.sampler import ElasticSampler
+from kadril.torch.elastic.state import ObjectState
+
+__all__ = ["TorchState"]
+
+
+class TorchState(ObjectState):
+    """State made of models, optimizers, samplers and plain values, which are its attributes.
+
+        state = TorchState(model, optimizer, sampler=sampler, batch=0)
+        state.model, state.batch += 1
+
+    A plain value is copied when it is saved; models, optimizers and samplers save their state_dict
+    and keep their identity.
+
+    Args:
+        model: usually the one there is; others may be given by any name.
+        optimizer: likewise.
+        **kwargs: names and values.
+    """
+
+    _handlers: dict[str, StateHandler]
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        named = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: handler_of(value) for name, value in named.items()}
+        self.__dict__["_handlers"] = {
+            name: handler for name, handler in handlers.items() if handler is not None
+        }
+        plain = {
+            name: value
+            for name, value in named.items()
+            if name not in self._handlers and not (name in ("model", "optimizer") and value is None)
+        }
+        super().__init__(**plain)
+        for name, handler in self._handlers.items():
+            self.__dict__[name] = handler.value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+    def save(self) -> None:
+        """Remember all states and values."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to what was saved."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Take over what rank 0 has, and save it; collective."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Adapt samplers to the ranks there are."""
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()

@@ -1,0 +1,94 @@
+"""What hangs on an optimizer object once it is distributed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kadril import world
+from kadril.torch.basics import is_initialized
+from kadril.torch.optimizer.naming import ParameterNames, request_prefix
+from kadril.torch.optimizer.reducer import Reducer
+from kadril.torch.optimizer.settings import Settings
+
+__all__ = ["Attachment"]
+
+
+class Attachment:
+    """Settings, names, and the reducer of the world there is.
+
+    Attributes:
+        settings: of the optimizer.
+        names: of its parameters.
+        world: that this was set up for, or None before there was one.
+        reducer: of the gradients; None where there is nobody to share them with: a world of one,
+            or a rank outside of the process set.
+        reduces_gradients: whether there is to be a reducer at all.
+        prefix: start of the names of its requests in this world.
+        skips: whether `step()` leaves gradients as they are.
+        inner_step: what a program had put in place of the optimizer's `step`, or None.
+    """
+
+    def __init__(
+        self, settings: Settings, names: ParameterNames, *, reduces_gradients: bool
+    ) -> None:
+        self.settings = settings
+        self.reduces_gradients = reduces_gradients
+        self.names = names
+        self.world: world.World | None = None
+        self.reducer: Reducer | None = None
+        self.prefix = ""
+        self._finalizer: weakref.finalize[[], torch.optim.Optimizer] | None = None
+        self.skips = False
+        self.inner_step: Callable[..., Any] | None = None
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there is another rank to share gradients with."""
+        process_set = self.settings.process_set
+        return process_set.included() and (process_set.size() or 1) > 1
+
+    def detach(self) -> None:
+        """Let go of the parameters."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._finalizer = self.reducer = self.world = None
+
+    def refresh(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set up for the world there is, where that is not the one it is set up for.
+
+        Raises:
+            ValueError: names or groups do not fit to the optimizer's parameters.
+        """
+        if not is_initialized() or world.current() is self.world:
+            return
+        self.detach()
+        named = self.names.of(optimizer)
+        check_groups_are_parameters(self.settings, named)
+        self.world = world.current()
+        if not self.has_peers:
+            return
+        self.prefix = request_prefix([name for name, _ in named], self.settings.process_set)
+        if self.reduces_gradients:
+            self.reducer = Reducer(self.prefix, self.settings)
+            self.reducer.add(named, self.settings.groups)
+            # The hooks on the parameters must not outlive the optimizer that waits for them.
+            self._finalizer = weakref.finalize(optimizer, self.reducer.detach)
+            self._finalizer.atexit = False
+
+
+def check_groups_are_parameters(settings: Settings, named: list[tuple[str, torch.Tensor]]) -> None:
+    """Raise `ValueError` where a group holds a tensor that the optimizer does not have."""
+    if settings.groups is None or isinstance(settings.groups, int):
+        return
+    known = {id(parameter) for _, parameter in named}
+    for number, group in enumerate(settings.groups):
+        for parameter in group:
+            if id(parameter) not in known:
+                raise ValueError(
+                    f"groups: group {number} has a tensor of shape {tuple(parameter.shape)} that is"
+                    " no parameter of the optimizer; give its parameters themselves, not copies"
+                )

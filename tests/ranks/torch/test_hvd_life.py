@@ -1,0 +1,340 @@
+"""The life of the engine: starts and ends, what is in flight at an end, forks, interrupts, rest."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from hvd_stage import (
+    SHM,
+    TRANSPORTS,
+    check_works,
+    on_ranks,
+    on_shm,
+    until,
+    with_peers,
+    with_peers_on_shm,
+)
+
+import kadril.torch as hvd
+from kadril.errors import ForkedError
+from kadril.testing import ranks
+from kadril.world import World
+
+
+@ranks(1, 2, 3, transports=SHM)
+def test_start_and_end_a_hundred_times(world: World) -> None:
+    before = num_threads()
+    for turn in range(100):
+        hvd.init()
+        assert hvd.is_initialized()
+        if turn % 10 == world.rank:
+            hvd.init()  # again is allowed
+        result = hvd.allreduce(torch.full((3,), float(turn)), name="x", op=hvd.Sum)
+        assert result.tolist() == [turn * world.size] * 3
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+    assert until(lambda: num_threads() <= before), f"{before} threads before, {num_threads()} after"
+
+
+@ranks(2, 3, transports=("c10d", "mpi:openmpi"))
+def test_start_and_end_on_other_transports(world: World) -> None:
+    for turn in range(5):
+        hvd.init()
+        check_works(f"{turn}")
+        hvd.shutdown()
+
+
+def num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+@ranks(2, 3, transports=SHM)
+def test_nothing_is_left_of_starts_and_ends(world: World) -> None:
+    def num_descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    def cycle() -> None:
+        hvd.init(process_sets="dynamic")
+        chosen = hvd.add_process_set([0])
+        if world.rank == 0:
+            check_works("x", chosen)
+        check_works("x")
+        hvd.shutdown()
+
+    cycle()
+    before = num_descriptors()
+    for _ in range(10):
+        cycle()
+    assert num_descriptors() <= before
+
+
+@ranks(1, 2, 3, transports=TRANSPORTS)
+def test_an_engine_that_nobody_ends_serves_the_next_body(world: World) -> None:
+    hvd.init()
+    check_works("left open")
+
+
+@ranks(1, 2, 3, transports=TRANSPORTS)
+def test_an_engine_that_was_left_open(world: World) -> None:
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (world.rank, world.size)
+    assert (hvd.local_rank(), hvd.local_size()) == (world.local_rank, world.local_size)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (world.cross_rank, world.cross_size)
+    assert hvd.is_homogeneous() is True
+    check_works("left open")
+    hvd.shutdown()
+
+
+@with_peers
+def test_a_rank_may_leave_as_soon_as_its_own_ops_are_done(world: World) -> None:
+    """It has its result before others have theirs; its leaving must not take theirs away."""
+    for turn in range(5):
+        count = 50_000 if world.transport.kind == "shm" else 500
+        handles = [
+            hvd.allreduce_async(torch.full((count,), float(i)), name=str(i), op=hvd.Sum)
+            for i in range(5)
+        ]
+        for i, handle in enumerate(handles):
+            assert hvd.synchronize(handle)[-1].item() == i * world.size, turn
+        hvd.shutdown()
+        hvd.init()
+
+
+@with_peers
+def test_ops_in_flight_at_the_end_fail(world: World) -> None:
+    """Nobody will ever match these: shutdown does not wait for them, and who waits is told."""
+    handles = [hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}.{i}") for i in range(3)]
+    errors: list[BaseException] = []
+    started = threading.Event()
+
+    def wait() -> None:
+        started.set()
+        try:
+            hvd.synchronize(handles[0])
+        except BaseException as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    started.wait()
+    began = time.monotonic()
+    hvd.shutdown()
+    waiter.join(10.0)
+    assert not waiter.is_alive(), "it still waits for an op of an engine that is gone"
+    # Patience is 20 s here; an end that waited for anybody's would take longer than this.
+    assert time.monotonic() - began < 10.0
+    # The handle is void where the waiter came too late to see the end.
+    for error in errors:
+        assert isinstance(error, hvd.HorovodInternalError), repr(error)
+    hvd.init()
+    check_works("after")
+
+
+@with_peers_on_shm
+def test_who_waits_is_told_that_another_rank_has_left(world: World) -> None:
+    if world.rank == 0:
+        hvd.barrier()
+        hvd.shutdown()
+    else:
+        handles = [hvd.allreduce_async(torch.ones(2), name=f"with rank 0: {i}") for i in range(3)]
+        hvd.barrier()
+        for handle in handles:
+            with pytest.raises(hvd.HorovodInternalError):
+                hvd.synchronize(handle)
+        hvd.shutdown()
+    hvd.init()
+    check_works("after")
+
+
+@with_peers_on_shm
+def test_handles_of_an_earlier_engine_are_void(world: World) -> None:
+    handle = hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}")
+    hvd.shutdown()
+    hvd.init()
+    try:
+        assert hvd.synchronize(handle) is None
+    except hvd.HorovodInternalError as error:
+        assert "shut" in str(error) or "closed" in str(error)  # noqa: PT017 - either is right
+    check_works("after")
+
+
+@on_shm
+def test_memory_of_ops_that_were_given_up_is_not_written(world: World) -> None:
+    tensor = torch.full((1000,), float(world.rank))
+    if world.size > 1:
+        hvd.allreduce_async_(tensor, name=f"only {world.rank}", op=hvd.Sum)
+    hvd.shutdown()
+    hvd.init()
+    check_works("after")
+    assert tensor.unique().tolist() == [float(world.rank)]
+
+
+def rest(seconds: float) -> tuple[float, int]:
+    """CPU seconds and voluntary context switches of this process while its main thread sleeps."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(seconds)  # the time over which to measure, not something to wait for
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, after.ru_nvcsw - before.ru_nvcsw
+
+
+@ranks(1, 2, 3, 4, transports=TRANSPORTS)
+def test_rest_costs_nothing(world: World) -> None:
+    """An engine that polled every millisecond would wake 300 times in this time.
+
+    The process has other worlds, whose gloo groups wake every 10 ms; so what counts is the
+    difference that an engine makes. On c10d it has a gloo group of its own: 30 times.
+    """
+    world.transport.barrier()
+    cpu_before, switches_before = rest(0.3)
+    hvd.init()
+    check_works()
+    hvd.barrier()
+    cpu, switches = rest(0.3)
+    hvd.shutdown()
+    more = switches - switches_before
+    assert more <= 60, f"{more} wake-ups more in 0.3 s"
+    assert cpu - cpu_before < 0.015, f"{(cpu - cpu_before) * 1000:.1f} ms of CPU in 0.3 s"  # 5 %
+
+
+@with_peers
+def test_waiting_costs_little(world: World) -> None:
+    """Rank 0 waits for an op of the others for half a second: it sleeps, it does not spin."""
+    check_works()
+    hvd.barrier()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    if world.rank != 0:
+        time.sleep(0.5)  # the time over which rank 0 is measured
+    check_works("late")
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    if world.rank == 0:
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        # On one host a doorbell rings. Elsewhere the engine may look now and then: a look costs
+        # some 100 us, and a back-off that has grown looks less than 100 times in this time.
+        limit = 0.025 if world.transport.kind == "shm" else 0.15
+        assert cpu < limit, f"{cpu * 1000:.1f} ms of CPU in half a second"
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """What a call raises in a child made by fork."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork with threads, which is what is tried here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.alarm(5)  # a child that hangs is ended by the system
+        text = "nothing"
+        try:
+            call()
+        except BaseException as error:
+            text = type(error).__name__
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    return text if os.waitpid(child, 0)[1] == 0 else "it hangs"
+
+
+@with_peers
+def test_a_child_made_by_fork_has_no_engine(world: World) -> None:
+    """Each rank has an op under way that waits for the others, and forks meanwhile."""
+    ones = torch.ones(2)
+    waiting = hvd.allreduce_async(ones, name=f"of rank {world.rank}", op=hvd.Sum)
+    calls: dict[str, Callable[[], object]] = {
+        "allreduce": lambda: hvd.allreduce(ones, name="of the child"),
+        "allreduce_async_": lambda: hvd.allreduce_async_(ones),
+        "broadcast": lambda: hvd.broadcast(ones, 0),
+        "synchronize": lambda: hvd.synchronize(waiting),
+        "poll": lambda: hvd.poll(waiting),
+        "barrier": hvd.barrier,
+        "join": hvd.join,
+        "rank": hvd.rank,
+        "init": hvd.init,
+    }
+    raised = {name: in_child(call) for name, call in calls.items()}
+    assert raised == dict.fromkeys(calls, ForkedError.__name__)
+    # The parents are unharmed, and so are the ops that were under way.
+    handles = [waiting]
+    for other in range(world.size):
+        if other != world.rank:
+            handles.append(hvd.allreduce_async(ones, name=f"of rank {other}", op=hvd.Sum))
+    for handle in handles:
+        assert hvd.synchronize(handle).tolist() == [world.size] * 2
+    check_works()
+
+
+@with_peers_on_shm
+def test_a_worker_made_by_fork_comes_and_goes(world: World) -> None:
+    """As a DataLoader's: it uses torch, not hvd, and leaves by the way of a normal exit."""
+
+    def work() -> None:
+        assert torch.arange(10).sum().item() == 45
+        raise SystemExit(0)
+
+    assert in_child(work) == "SystemExit"
+    check_works()
+
+
+@with_peers
+def test_interrupted_in_synchronize(world: World) -> None:
+    """Ctrl-C ends the wait, not the op: it is done when the others come, and can be waited for."""
+    if world.rank != 0:
+        hvd.barrier()
+        check_works("interrupted")
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    handle = hvd.allreduce_async(torch.ones(3), name="interrupted", op=hvd.Sum)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hvd.synchronize(handle)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 5.0
+    hvd.barrier()
+    assert hvd.synchronize(handle).tolist() == [world.size] * 3
+
+
+@on_ranks(2, transports=SHM)
+def test_a_real_sigint_in_a_blocking_op(world: World) -> None:
+    if world.rank != 0:
+        hvd.barrier()
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hvd.allreduce(torch.ones(2), name="nobody comes")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    hvd.barrier()
+
+
+@on_shm
+def test_submissions_from_a_thread_that_ends(world: World) -> None:
+    handles: list[int] = []
+
+    def submit() -> None:
+        handles.append(hvd.allreduce_async(torch.ones(2), name="orphan", op=hvd.Sum))
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    thread.join()
+    assert hvd.synchronize(handles[0]).tolist() == [world.size] * 2

@@ -1,0 +1,243 @@
+"""Elastic training in a world where nothing is lost: state, sampler, and starting over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from training_kit import assert_same, backward, make_parameters, momentum_sgd, pull_of
+
+import kadril.torch as hvd
+from kadril.errors import MismatchError, PeerLost, Stalled
+from kadril.testing import ranks
+from kadril.torch import elastic
+from kadril.world import World
+
+
+@ranks(1, 2, 3)
+def test_values_are_saved_restored_and_brought_to_all(world: World) -> None:
+    hvd.init()
+    state = elastic.ObjectState(epoch=world.rank, best={"loss": [world.rank]})
+    state.sync()
+    assert (state.epoch, state.best) == (0, {"loss": [0]})
+    state.epoch = 5
+    state.best["loss"].append(world.rank)  # a change within a value is undone too
+    state.restore()
+    assert (state.epoch, state.best) == (0, {"loss": [0]})
+    state.epoch = 7
+    state.save()
+    state.epoch = 8
+    state.restore()
+    assert state.epoch == 7
+
+
+@ranks(1, 2, 3)
+def test_models_and_optimizers_are_saved_restored_and_brought_to_all(world: World) -> None:
+    hvd.init()
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(world.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5 + world.rank, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    state = elastic.TorchState(model, optimizer, batch=world.rank)
+    assert state.model is model
+    assert state.optimizer is optimizer
+    state.sync()
+    assert not any(p.any() for p in model.parameters())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert state.batch == 0
+    for batch in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        state.batch = batch + 1
+        if batch == 0:
+            state.commit()
+            saved = [p.detach().clone() for p in model.parameters()]
+    assert state.batch == 2
+    state.restore()
+    assert state.batch == 1
+    assert_same(model.parameters(), saved)
+    assert torch.equal(optimizer.state[model.weight]["momentum_buffer"], torch.ones(2, 2))
+    other = torch.nn.Linear(2, 2)
+    state.model = other
+    state.restore()
+    assert state.model is other
+
+
+@ranks(1, 2, 3)
+def test_updates_of_hosts_interrupt_all_ranks_at_once(world: World) -> None:
+    hvd.init()
+    state = elastic.ObjectState(batch=0)
+    state.commit()
+    result = elastic.HostUpdateResult
+    cases = [
+        ([result.added], False),
+        ([result.removed], True),
+        ([result.removed, result.added], False),
+    ]
+    for number, (updates, skips) in enumerate(cases):
+        if world.rank == 0:  # only rank 0 hears of it
+            for update in updates:
+                state.on_hosts_updated(10 * number + 1 + update, update)
+        with pytest.raises(elastic.HostsUpdatedInterrupt) as caught:
+            state.commit()
+        assert caught.value.skip_sync is skips
+        state.commit()  # heard once
+    if world.rank == 0:
+        state.on_hosts_updated(1, result.added)  # older than what is known
+    state.check_host_updates()
+
+
+@ranks(1, 2, 3)
+def test_training_goes_on_after_hosts_were_updated(world: World) -> None:
+    """The function is called again, with the state it had; callbacks hear of it."""
+    hvd.init()
+    state = elastic.ObjectState(batch=0)
+    resets: list[int] = []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    calls: list[int] = []
+
+    @elastic.run
+    def train(state: elastic.ObjectState, last: int, *, factor: int) -> int:
+        calls.append(state.batch)
+        while state.batch < last:
+            state.batch += 1
+            total = hvd.allreduce(torch.tensor(float(state.batch)), name="batch", op=hvd.Sum)
+            assert total == state.batch * hvd.size()
+            if state.batch == 3 and world.rank == 0:
+                state.on_hosts_updated(1.0, elastic.HostUpdateResult.added)
+            state.commit()
+        return factor * state.batch
+
+    assert train(state, 6, factor=10) == 60
+    assert calls == [0, 3]
+    assert resets == [world.size]
+
+
+@ranks(1, 2)
+def test_training_goes_back_after_a_rank_was_lost(world: World) -> None:
+    hvd.init()
+    for error in (PeerLost("gone", rank=1), Stalled("late", rank=1)):
+        parameters = make_parameters()
+        optimizer = hvd.DistributedOptimizer(momentum_sgd(parameters), op=hvd.Sum)
+        state = elastic.TorchState(optimizer=optimizer, step=0, values=list(parameters))
+        started: list[int] = []
+
+        @elastic.run
+        def train(
+            state: elastic.TorchState,
+            optimizer: torch.optim.Optimizer,
+            started: list[int],
+            error: Exception,
+        ) -> None:
+            parameters = optimizer.param_groups[0]["params"]
+            started.append(state.step)
+            while state.step < 4:
+                optimizer.zero_grad()
+                backward(parameters, pull_of(world.rank, state.step))
+                optimizer.step()
+                state.step += 1
+                if state.step == 2:
+                    state.commit()
+                if state.step == 3 and len(started) == 1:
+                    raise error
+
+        train(state, optimizer, started, error)
+        assert started == [0, 2]
+        assert optimizer.state_dict()["state"][0]["momentum_buffer"].shape == (3,)
+
+
+@ranks(1, 2)
+def test_errors_of_the_program_are_not_tried_again(world: World) -> None:
+    """A mismatch looked like a lost rank, and came back for ever."""
+    hvd.init()
+    for error in (MismatchError("shapes"), ValueError("bad"), hvd.HorovodInternalError("other")):
+        calls: list[int] = []
+
+        @elastic.run
+        def train(state: elastic.ObjectState, calls: list[int], error: Exception) -> None:
+            calls.append(1)
+            raise error
+
+        with pytest.raises(type(error)):
+            train(elastic.ObjectState(batch=0), calls, error)
+        assert calls == [1]
+
+
+@ranks(1, 2, 3, 4)
+def test_a_sampler_divides_what_is_left(world: World) -> None:
+    hvd.init()
+    for shuffle in (True, False):
+        for length in (1, 7, 12):
+            sampler = elastic.ElasticSampler(range(length), shuffle=shuffle, seed=3)
+            seen = [index for part in hvd.allgather_object(list(sampler)) for index in part]
+            assert set(seen) == set(range(length))
+            assert len(seen) == len(sampler) * world.size
+            assert len(seen) - length < world.size  # filled up by the least
+    sampler = elastic.ElasticSampler(range(12), shuffle=True, seed=3)
+    first = [index for part in hvd.allgather_object(list(sampler)) for index in part]
+    order = list(sampler.remaining_indices)
+    sampler.record_batch(0, 1)
+    assert sampler.processed_num == world.size
+    saved = sampler.state_dict()
+    sampler.reset()
+    assert sampler.remaining_indices == order[world.size :]
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0
+    assert sorted(sampler.remaining_indices) == sorted(first[:12]) == list(range(12))
+    assert sampler.remaining_indices != order
+    sampler.load_state_dict(saved)
+    assert sampler.remaining_indices == order[world.size :]
+    sampler.record_batch(0, 100)
+    sampler.reset()
+    assert list(sampler) == []
+    assert len(sampler) == 0
+
+
+@ranks(1, 2)
+def test_a_sampler_is_part_of_the_state(world: World) -> None:
+    hvd.init()
+    sampler = elastic.ElasticSampler(range(8), shuffle=False)
+    loader = torch.utils.data.DataLoader(range(8), batch_size=2, sampler=sampler)
+    state = elastic.TorchState(sampler=sampler, batch=0)
+    assert len(loader) == 8 // world.size // 2
+    if world.rank == 0:
+        sampler.record_batch(0, 2)
+    state.sync()
+    assert sampler.processed_num == 2 * world.size  # rank 0's word
+    sampler.record_batch(1, 2)
+    state.restore()
+    assert sampler.processed_num == 2 * world.size
+    state.on_reset()
+    assert sampler.remaining_indices == list(range(2 * world.size, 8))
+
+
+@ranks(1)
+def test_handlers_of_ones_own(world: World) -> None:
+    hvd.init()
+
+    class Counter:
+        number = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"number": self.number}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.number = state["number"]
+
+    registry = elastic.get_handler_registry()
+    elastic.set_handler_registry([*registry, (Counter, elastic.StateHandler)])
+    try:
+        counter = Counter()
+        state = elastic.TorchState(counter=counter)
+        counter.number = 3
+        state.save()
+        counter.number = 4
+        state.restore()
+        assert state.counter is counter
+        assert counter.number == 3
+        state.sync()
+    finally:
+        elastic.set_handler_registry(registry)
+    assert elastic.get_handler_registry() == registry
