@@ -376,6 +376,8 @@ nb::object failure_object(const Failure& failure) { return nb::cast(Failure(fail
 
 NB_MODULE(_native, module) {
   using namespace kadril;
+  // torch keeps hooks, and what they hold, beyond the end of the interpreter.
+  nb::set_leak_warnings(false);
   bind_failure(module);
   bind_channel(module);
   bind_segment(module);
