@@ -46,7 +46,7 @@ def on_ranks(
     *sizes: int,
     transports: Sequence[str] = TRANSPORTS,
     process_sets: Any = None,
-    timeout: float = 60.0,
+    timeout: float = 45.0,
     **options: object,
 ) -> Callable[[Body], Body]:
     """As `kadril.testing.ranks`, with the engine running while the body runs."""

@@ -138,6 +138,22 @@ def test_ops_in_flight_at_the_end_fail(world: World) -> None:
     check_works("after")
 
 
+@ranks(2, 3, transports=TRANSPORTS, timeout=45.0)
+def test_ops_in_flight_at_many_ends(world: World) -> None:
+    """What is left of groups that were given up must not meet those that are made later."""
+    for turn in range(12):
+        hvd.init()
+        for i in range(3):
+            hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}.{i}")
+        check_works("together")
+        hvd.shutdown()
+        first, rest = hvd.ProcessSet([0]), hvd.ProcessSet(list(range(1, world.size)))
+        hvd.init(process_sets=[first, rest])
+        check_works(f"{turn}", first if world.rank == 0 else rest)
+        check_works("together")
+        hvd.shutdown()
+
+
 @with_peers_on_shm
 def test_who_waits_is_told_that_another_rank_has_left(world: World) -> None:
     if world.rank == 0:

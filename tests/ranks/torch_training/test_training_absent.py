@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from training_kit import (
-    SHAPES,
     Pull,
     all_ranks,
     assert_gradients,
     assert_same,
     backward,
+    both_ways,
     combined,
     make_parameters,
     momentum_sgd,
@@ -32,6 +32,7 @@ def some_of(rank: int, step: int) -> Pull:
 
 
 @ranks(1, 2, 3, 4)
+@both_ways
 def test_ranks_may_skip_different_layers(world: World) -> None:
     """A rank without a gradient takes part with zeros, and gets what the others have.
 
@@ -57,6 +58,7 @@ def test_ranks_may_skip_different_layers(world: World) -> None:
 
 
 @ranks(2, 3, transports=("c10d", "mpi:openmpi"))
+@both_ways
 def test_ranks_may_skip_different_layers_on_other_transports(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -71,6 +73,7 @@ def test_ranks_may_skip_different_layers_on_other_transports(world: World) -> No
 
 
 @ranks(3)
+@both_ways
 def test_a_rank_without_any_gradient_takes_part(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -85,6 +88,7 @@ def test_a_rank_without_any_gradient_takes_part(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_frozen_parameters_are_left_alone_and_unfrozen_ones_are_reduced(world: World) -> None:
     """Progressive unfreezing: a layer frozen at the start was never reduced after its thaw."""
     hvd.init()
@@ -120,6 +124,7 @@ def test_frozen_parameters_are_left_alone_and_unfrozen_ones_are_reduced(world: W
 
 
 @ranks(2)
+@both_ways
 def test_parameters_frozen_later_are_not_stepped(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -139,6 +144,7 @@ def test_parameters_frozen_later_are_not_stepped(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_lazy_parameters_are_taken_when_they_have_a_shape(world: World) -> None:
     hvd.init()
     model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 2)).double()
@@ -165,6 +171,7 @@ def test_lazy_parameters_are_taken_when_they_have_a_shape(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_parameters_added_later_are_reduced(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -181,6 +188,7 @@ def test_parameters_added_later_are_reduced(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_tied_parameters_are_reduced_once(world: World) -> None:
     hvd.init()
     model = torch.nn.Module()
@@ -196,4 +204,3 @@ def test_tied_parameters_are_reduced_once(world: World) -> None:
         optimizer.synchronize()
         assert torch.equal(model.encoder.weight.grad, torch.full((2, 2), 9.0))
         optimizer.step()
-    assert len(SHAPES) == len(make_parameters())

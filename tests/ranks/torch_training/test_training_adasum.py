@@ -89,6 +89,23 @@ def test_ranks_agree_after_every_step(world: World) -> None:
         assert not torch.equal(parameters[2], pattern((2, 2), 2))  # it has moved
 
 
+@ranks(1)
+def test_alone_it_is_the_optimizer_it_was(world: World) -> None:
+    hvd.init()
+    parameters, plain = make_parameters(SHAPES), make_parameters(SHAPES)
+    optimizer = hvd.DistributedOptimizer(momentum_sgd(parameters), op=hvd.Adasum)
+    reference = momentum_sgd(plain)
+    for step in range(2):
+        for each, its in ((optimizer, parameters), (reference, plain)):
+            each.zero_grad()
+            backward(its, pull_of(0, step, SHAPES))
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        reference.step()
+    assert_same(parameters, plain)
+
+
 @ranks(2)
 def test_what_adasum_cannot_do(world: World) -> None:
     hvd.init()

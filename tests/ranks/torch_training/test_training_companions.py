@@ -13,6 +13,7 @@ from training_kit import (
     assert_gradients,
     assert_same,
     backward,
+    both_ways,
     combined,
     make_parameters,
     momentum_sgd,
@@ -26,6 +27,7 @@ from kadril.world import World
 
 
 @ranks(1, 2)
+@both_ways
 def test_it_is_still_the_optimizer_it_was(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -43,6 +45,7 @@ def test_it_is_still_the_optimizer_it_was(world: World) -> None:
 
 
 @ranks(1, 2)
+@both_ways
 def test_schedulers_hold_whenever_they_were_made(world: World) -> None:
     """A scheduler made before the wrapping used to drive an optimizer that nobody stepped."""
     hvd.init()
@@ -64,6 +67,7 @@ def test_schedulers_hold_whenever_they_were_made(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_schedulers_can_be_saved(world: World) -> None:
     """OneCycleLR and CyclicLR dragged the optimizer's unimportable class into their pickle."""
     hvd.init()
@@ -81,6 +85,7 @@ def test_schedulers_can_be_saved(world: World) -> None:
 
 
 @ranks(1, 2)
+@both_ways
 def test_step_hooks_run_once(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -95,6 +100,7 @@ def test_step_hooks_run_once(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_a_step_that_was_put_into_the_object_runs_inside(world: World) -> None:
     """Libraries patch `optimizer.step`; it would hide ours, and nothing would be reduced."""
     hvd.init()
@@ -115,6 +121,7 @@ def test_a_step_that_was_put_into_the_object_runs_inside(world: World) -> None:
 
 
 @ranks(1, 2, 3)
+@both_ways
 def test_state_goes_through_a_checkpoint(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -138,6 +145,7 @@ def test_state_goes_through_a_checkpoint(world: World) -> None:
 
 
 @ranks(1, 2)
+@both_ways
 def test_it_can_be_copied_and_pickled(world: World) -> None:
     hvd.init()
     for copied in (copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))):  # noqa: S301
@@ -185,6 +193,7 @@ def scaled_steps(
 
 
 @ranks(2, 3)
+@both_ways
 def test_a_grad_scaler_needs_no_ceremony(world: World) -> None:
     """It unscales what is in flight, and skips a step that others take, unless it has to wait."""
     hvd.init()
@@ -204,6 +213,7 @@ def test_a_grad_scaler_needs_no_ceremony(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_a_grad_scaler_with_a_dynamic_graph(world: World) -> None:
     """What has no gradient here is not in flight yet; the scaler must not decide without it."""
     hvd.init()
@@ -221,6 +231,7 @@ def test_a_grad_scaler_with_a_dynamic_graph(world: World) -> None:
 
 
 @ranks(1, 2, 4)
+@both_ways
 def test_lbfgs_steps_as_one_process(world: World) -> None:
     """Its line search looks at the loss, so ranks part unless loss and gradients are everyone's.
 
@@ -263,6 +274,7 @@ def lbfgs(
 
 
 @ranks(2)
+@both_ways
 def test_closures_of_other_optimizers(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -280,6 +292,7 @@ def test_closures_of_other_optimizers(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_a_compiled_model(world: World) -> None:
     hvd.init()
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))

@@ -10,6 +10,7 @@ from training_kit import (
     assert_gradients,
     assert_same,
     backward,
+    both_ways,
     combined,
     make_parameters,
     momentum_sgd,
@@ -49,6 +50,7 @@ def check_steps(make: Callable[..., torch.optim.Optimizer], op: int, set_to_none
 
 
 @ranks(1, 2, 3, 4)
+@both_ways
 def test_every_optimizer_has_the_bits_of_one_process(world: World) -> None:
     hvd.init()
     for make in MAKERS:
@@ -60,6 +62,7 @@ def test_every_optimizer_has_the_bits_of_one_process(world: World) -> None:
 
 
 @ranks(2, 3, transports=("c10d", "mpi:openmpi"))
+@both_ways
 def test_the_same_on_other_transports(world: World) -> None:
     hvd.init()
     check_steps(momentum_sgd, hvd.Sum, set_to_none=True)
@@ -86,6 +89,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.
 
 
 @ranks(1, 2, 3, 4)
+@both_ways
 def test_a_model_learns_as_on_the_whole_batch(world: World) -> None:
     """With weights and data of few bits all products and sums are exact, in any order."""
     hvd.init()
@@ -101,6 +105,7 @@ def test_a_model_learns_as_on_the_whole_batch(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_dtypes_travel_in_their_own_buckets(world: World) -> None:
     hvd.init()
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64):

@@ -11,6 +11,7 @@ from training_kit import (
     all_ranks,
     assert_gradients,
     backward,
+    both_ways,
     combined,
     make_parameters,
     momentum_sgd,
@@ -25,6 +26,7 @@ from kadril.world import World
 
 
 @ranks(2)
+@both_ways
 def test_channels_last_gradients(world: World) -> None:
     """Small ones go through a bucket, large ones travel as they lie in memory."""
     hvd.init()
@@ -43,6 +45,7 @@ def test_channels_last_gradients(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_ranks_may_lay_small_parameters_out_differently(world: World) -> None:
     hvd.init()
     shape = (2, 3, 2, 2)
@@ -56,6 +59,7 @@ def test_ranks_may_lay_small_parameters_out_differently(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_a_gradient_of_another_dtype(world: World) -> None:
     """A bfloat16 parameter whose gradient is kept in float32: 257 has nine bits."""
     hvd.init()
@@ -74,6 +78,7 @@ def test_a_gradient_of_another_dtype(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_two_optimizers_of_equally_named_models(world: World) -> None:
     """A GAN: both models call their layers "0", and the critic's gradients come with the other's.
 
@@ -104,6 +109,7 @@ def test_two_optimizers_of_equally_named_models(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_two_optimizers_in_flight_at_once(world: World) -> None:
     hvd.init()
     first, second = make_parameters(), make_parameters()
@@ -124,6 +130,7 @@ def test_two_optimizers_in_flight_at_once(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_parameters_belong_to_the_last_optimizer(world: World) -> None:
     """A notebook cell that is run again makes a new optimizer over the same model."""
     hvd.init()
@@ -138,6 +145,7 @@ def test_parameters_belong_to_the_last_optimizer(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_in_another_world_it_is_set_up_anew(world: World) -> None:
     """After shutdown() and init() ranks may be others; here the optimizer only thinks so."""
     hvd.init()
@@ -153,6 +161,7 @@ def test_in_another_world_it_is_set_up_anew(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_an_optimizer_that_is_gone_reduces_nothing(world: World) -> None:
     """Its hooks would submit requests that nobody waits for."""
     hvd.init()
@@ -168,6 +177,7 @@ def test_an_optimizer_that_is_gone_reduces_nothing(world: World) -> None:
 
 
 @ranks(2, 3)
+@both_ways
 def test_models_of_different_shapes_are_told(world: World) -> None:
     """Also where their buckets are of the same size: elements would be added to strangers."""
     hvd.init()
@@ -198,6 +208,7 @@ def test_models_of_different_shapes_are_told(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_different_settings_are_told(world: World) -> None:
     hvd.init()
     parameters = make_parameters()
@@ -209,6 +220,7 @@ def test_different_settings_are_told(world: World) -> None:
 
 
 @ranks(3, 4)
+@both_ways
 def test_a_process_set_shares_and_others_train_alone(world: World) -> None:
     hvd.init()
     members = [0, 2]
@@ -228,6 +240,7 @@ def test_a_process_set_shares_and_others_train_alone(world: World) -> None:
 
 
 @ranks(1)
+@both_ways
 def test_a_world_of_one_has_no_hooks(world: World) -> None:
     hvd.init()
     parameters = make_parameters()

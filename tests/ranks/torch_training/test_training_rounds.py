@@ -12,6 +12,7 @@ from training_kit import (
     assert_gradients,
     assert_same,
     backward,
+    both_ways,
     combined,
     make_parameters,
     momentum_sgd,
@@ -32,6 +33,7 @@ def make(**options: object) -> tuple[list[torch.nn.Parameter], torch.optim.Optim
 
 
 @ranks(1, 2, 3)
+@both_ways
 def test_passes_are_added_up_and_not_divided(world: World) -> None:
     hvd.init()
     parameters, optimizer = make(backward_passes_per_step=3)
@@ -47,6 +49,7 @@ def test_passes_are_added_up_and_not_divided(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_fewer_passes_are_reduced_at_the_step(world: World) -> None:
     hvd.init()
     parameters, optimizer = make(backward_passes_per_step=4)
@@ -61,6 +64,7 @@ def test_fewer_passes_are_reduced_at_the_step(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_a_pass_too_many_is_refused_and_explained(world: World) -> None:
     """What was submitted is in flight: adding to it would be lost, or half of it would."""
     hvd.init()
@@ -76,6 +80,7 @@ def test_a_pass_too_many_is_refused_and_explained(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_the_number_of_passes_can_be_changed(world: World) -> None:
     hvd.init()
     parameters, optimizer = make()
@@ -92,6 +97,7 @@ def test_the_number_of_passes_can_be_changed(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_zero_grad_gives_what_torch_gives(world: World) -> None:
     """`set_to_none` was a TypeError once; its two values mean different things to optimizers."""
     hvd.init()
@@ -112,6 +118,7 @@ def test_zero_grad_gives_what_torch_gives(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_zero_grad_drops_gradients_that_are_on_their_way(world: World) -> None:
     """A step that is skipped, as after an overflow, or the critic's gradients in a GAN."""
     hvd.init()
@@ -127,6 +134,7 @@ def test_zero_grad_drops_gradients_that_are_on_their_way(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_gradients_that_are_not_cleared_are_added_to(world: World) -> None:
     """As in torch: the reduced gradient stays, and the next one is added to it."""
     hvd.init()
@@ -139,6 +147,7 @@ def test_gradients_that_are_not_cleared_are_added_to(world: World) -> None:
 
 
 @ranks(1, 2, 3)
+@both_ways
 def test_gradients_are_clipped_after_they_are_reduced(world: World) -> None:
     hvd.init()
     parameters, optimizer = make()
@@ -156,6 +165,7 @@ def test_gradients_are_clipped_after_they_are_reduced(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_synchronize_then_step_reduces_once(world: World) -> None:
     """Once more would double every sum; with clipped gradients it would go unnoticed."""
     hvd.init()
@@ -171,6 +181,7 @@ def test_synchronize_then_step_reduces_once(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_skipping_ends_with_its_block(world: World) -> None:
     hvd.init()
     parameters, optimizer = make()
@@ -182,6 +193,7 @@ def test_skipping_ends_with_its_block(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_looking_at_the_groups_waits_for_gradients(world: World) -> None:
     """Who walks over `param_groups` between backward and step wants the reduced gradients."""
     hvd.init()
@@ -196,6 +208,7 @@ def test_looking_at_the_groups_waits_for_gradients(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_one_rank_may_look_between_two_losses(world: World) -> None:
     """Rank 0 logs the learning rate between the backward passes of two losses; rank 1 does not."""
     hvd.init()
@@ -212,7 +225,23 @@ def test_one_rank_may_look_between_two_losses(world: World) -> None:
         assert_gradients(parameters, combined(all_ranks(step)))
 
 
+@ranks(2, 3)
+@both_ways
+def test_a_rank_that_has_joined_takes_part_with_zeros(world: World) -> None:
+    """Ranks with fewer batches join; the others go on, also with what no rank had agreed on."""
+    hvd.init()
+    parameters, optimizer = make()
+    num_steps = 4 if world.rank == 0 else 2
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        backward(parameters, pull_of(world.rank, step))
+        optimizer.step()
+        assert_gradients(parameters, combined(all_ranks(step)[: None if step < 2 else 1]))
+    assert hvd.join() == 0  # the last one
+
+
 @ranks(2)
+@both_ways
 def test_a_second_derivative_does_not_disturb(world: World) -> None:
     """With create_graph autograd replaces `.grad` instead of adding to it."""
     hvd.init()

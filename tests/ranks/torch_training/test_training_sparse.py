@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from training_kit import both_ways
 
 import kadril.torch as hvd
 from kadril.testing import ranks
@@ -58,6 +59,7 @@ def check(
 
 
 @ranks(2, 3)
+@both_ways
 def test_rows_of_all_ranks(world: World) -> None:
     """In Horovod a rank without a gradient sent a dense zero to ranks that wait for rows."""
     hvd.init()
@@ -69,6 +71,7 @@ def test_rows_of_all_ranks(world: World) -> None:
 
 
 @ranks(2, transports=("c10d", "mpi:openmpi"))
+@both_ways
 def test_rows_on_other_transports(world: World) -> None:
     hvd.init()
     for shape in TABLES:
@@ -76,6 +79,7 @@ def test_rows_on_other_transports(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_the_mean_of_rows(world: World) -> None:
     hvd.init()
     for shape in TABLES:
@@ -92,6 +96,7 @@ def test_the_mean_of_rows(world: World) -> None:
 
 
 @ranks(2)
+@both_ways
 def test_rows_here_and_a_dense_gradient_there(world: World) -> None:
     hvd.init()
     for shape in TABLES:

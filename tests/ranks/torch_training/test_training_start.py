@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from typing import Any
 
@@ -280,8 +279,8 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(world: World) -> No
 
 
 @ranks(2)
-def test_a_broken_module_is_not_needed_for_a_copy(world: World) -> None:
-    """State that is shared between two entries is received into once, so both stay right."""
+def test_state_that_is_shared_here_is_received_into_once(world: World) -> None:
+    """Two entries that hold one tensor on this rank, and different ones on the root."""
     hvd.init()
     parameters = make_parameters(((3,), (3,)))
     optimizer = torch.optim.SGD(parameters, lr=1.0)
@@ -293,4 +292,3 @@ def test_a_broken_module_is_not_needed_for_a_copy(world: World) -> None:
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     values = [optimizer.state[parameter]["buffer"] for parameter in parameters]
     assert_same(values, [torch.full((3,), 1.0), torch.full((3,), 2.0)])
-    assert copy.deepcopy(values)[1] is not values[1]

@@ -7,11 +7,16 @@ steps, has the bits of one process that was given the combined gradient.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import pytest
 import torch
 
 import kadril.torch as hvd
+from kadril.torch.optimizer import reducer
+from kadril.world import World
 
 # Below and above the size from which a gradient travels by itself, 0-dim and empty ones too.
 SHAPES: tuple[tuple[int, ...], ...] = ((3,), (2, 5), (), (0,), (70_000,), (4, 1, 3))
@@ -95,6 +100,22 @@ def assert_gradients(
             assert parameter.grad is not None, f"parameter {place} has no gradient"
             found = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
             assert torch.equal(found, want), f"parameter {place}"
+
+
+def both_ways(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with reductions during the backward pass, and after it.
+
+    Otherwise the machine would decide: it is during, where cores are left over.
+    """
+
+    @functools.wraps(test)
+    def run(world: World, **arguments: Any) -> None:
+        for overlaps in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(reducer, "should_overlap", lambda _, overlaps=overlaps: overlaps)
+                test(world, **arguments)
+
+    return run
 
 
 def momentum_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:

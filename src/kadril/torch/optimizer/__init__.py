@@ -9,6 +9,7 @@
 | reducer.py | one round of reductions per step |
 | slot.py | one parameter; unit.py: what travels in one request |
 | bucket.py, lone.py, sparse.py | many small gradients; a large one; rows of one |
+| request.py | one reduction under one name; overlap.py: during the backward pass, or after it |
 | plan.py | who travels with whom; naming.py: under which name |
 | census.py | what came on any rank |
 """

@@ -73,8 +73,9 @@ class Attachment:
             return
         self.prefix = request_prefix([name for name, _ in named], self.settings.process_set)
         if self.reduces_gradients:
-            self.reducer = Reducer(self.prefix, self.settings)
-            self.reducer.add(named, self.settings.groups)
+            reducer = Reducer(self.prefix, self.settings)
+            reducer.add(named, self.settings.groups)
+            self.reducer = reducer
             # The hooks on the parameters must not outlive the optimizer that waits for them.
             self._finalizer = weakref.finalize(optimizer, self.reducer.detach)
             self._finalizer.atexit = False

@@ -63,19 +63,23 @@ def distribute(
         ValueError: names or groups do not fit to the optimizer's parameters.
     """
     names.check_complete(optimizer)
-    previous = optimizer.__dict__.pop("_kadril", None)
-    own_class = type(optimizer)
-    if isinstance(optimizer, DistributedBase):
-        own_class = type(optimizer).__bases__[1]
-        if previous is not None:
-            previous.detach()
+    before = dict(optimizer.__dict__)
+    own_class = previous_class = type(optimizer)
     attachment = Attachment(settings, names, reduces_gradients=kind.reduces_gradients)
     attachment.inner_step = take_patched_step(optimizer)
-    if previous is not None:
-        attachment.inner_step = attachment.inner_step or previous.inner_step
+    if isinstance(optimizer, DistributedBase):
+        own_class = previous_class.__bases__[1]
+        optimizer._kadril.detach()
+        attachment.inner_step = attachment.inner_step or optimizer._kadril.inner_step
     optimizer.__dict__["_kadril"] = attachment
     optimizer.__class__ = distributed_class(kind, own_class)
-    attachment.refresh(optimizer)
+    try:
+        attachment.refresh(optimizer)
+    except BaseException:
+        optimizer.__class__ = previous_class
+        optimizer.__dict__.clear()
+        optimizer.__dict__.update(before)
+        raise
     return optimizer
 
 

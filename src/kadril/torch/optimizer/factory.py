@@ -73,7 +73,7 @@ def DistributedOptimizer(  # noqa: N802 - known under this name
         TypeError: not a torch optimizer.
         ValueError: an argument makes no sense; the message says which and why.
     """
-    size()  # raises before init()
+    is_alone = size() == 1  # also raises before init()
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"DistributedOptimizer takes a torch optimizer, not a {type(optimizer).__name__}"
@@ -88,6 +88,6 @@ def DistributedOptimizer(  # noqa: N802 - known under this name
         process_set=process_set,
     )
     settings = check_settings(settings, num_groups)
-    kind = DeltaOptimizer if op == Adasum else GradientOptimizer
+    kind = DeltaOptimizer if op == Adasum and not is_alone else GradientOptimizer
     names = ParameterNames(named_parameters)
     return cast("OptimizerT", distribute(optimizer, kind, settings, names))

@@ -1,6 +1,6 @@
 """The reducer: brings the gradients of all ranks together, one round per step.
 
-    backward()    hooks count gradients; a unit whose last one came is submitted     launch
+    backward()    hooks count gradients; a unit whose last one came is submitted     arrived
     step()        what is left is submitted, with zeros for what never came          synchronize
                   the census says what came on any rank                              complete
                   `.grad` is the result on every rank
@@ -25,19 +25,18 @@ from kadril.torch.agreement import check_same
 from kadril.torch.optimizer.bucket import Bucket
 from kadril.torch.optimizer.census import Census, Findings
 from kadril.torch.optimizer.lone import Lone
+from kadril.torch.optimizer.overlap import should_overlap
 from kadril.torch.optimizer.plan import is_lone, plan_units
 from kadril.torch.optimizer.settings import Groups, Settings
 from kadril.torch.optimizer.slot import Slot
 from kadril.torch.optimizer.sparse import SparseUnit
 from kadril.torch.optimizer.unit import Status, Unit
+from kadril.world import current
 
 __all__ = ["Reducer"]
 
 # Who reduces the gradient of a parameter, by id; a reducer keeps its parameters alive.
 _reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
-
-
-LAUNCHED = (Status.HELD, Status.IN_FLIGHT)
 
 
 class Reducer:
@@ -50,6 +49,7 @@ class Reducer:
     Attributes:
         num_passes: backward passes in a round.
         has_news: whether a gradient came since the last reduction.
+        overlaps: whether units are submitted during the backward pass.
     """
 
     def __init__(self, prefix: str, settings: Settings) -> None:
@@ -59,18 +59,15 @@ class Reducer:
         self.slots: list[Slot] = []
         self.units: list[Unit] = []
         self.has_news = False
+        self.overlaps = should_overlap(current())
         self._waiting: list[tuple[str, torch.Tensor]] = []  # frozen, or without a shape yet
         self._absent: list[Slot] = []  # had no gradient when their unit was launched
         self._num_buckets = 0
         self._num_to_launch = 0
+        self._num_incomplete = 0
         self._is_complete = False
         self._detached_because = ""
         self._census = Census(prefix, settings.process_set)
-
-    @property
-    def is_in_flight(self) -> bool:
-        """Whether a gradient is being reduced, and must not be looked at."""
-        return not self._is_complete and any(u.status in LAUNCHED for u in self.units)
 
     # ---- parameters -----------------------------------------------------------------------------
 
@@ -95,12 +92,15 @@ class Reducer:
                 slot.detach()
             raise
         self.slots += slots
+        # Where a GPU computes gradients the core has nothing better to do.
+        self.overlaps = self.overlaps or any(not p.is_cpu for _, p in ready)
         for part in parts:
             unit = self.make_unit(part)
             for slot in part:
                 slot.unit = unit
             self.units.append(unit)
         self._num_to_launch += len(parts)
+        self._num_incomplete += len(parts)
         digest = hashlib.sha256("\n".join(self.layout()).encode()).digest()
         self._census.resize(len(self.slots), digest)
 
@@ -171,9 +171,17 @@ class Reducer:
             unit.status = Status.COLLECTING
             if isinstance(unit, Lone):
                 unit.forget()
-        self._num_to_launch = len(self.units)
+        self._num_to_launch = self._num_incomplete = len(self.units)
         self._absent.clear()
         self._census.reset()
+
+    def arrived(self, unit: Unit) -> None:
+        """A unit has all its gradients: submit it now, or with all others when the last one has."""
+        self._num_incomplete -= 1
+        if self.overlaps:
+            self.launch(unit)
+        elif self._num_incomplete == 0:
+            self.launch_rest()
 
     def launch(self, unit: Unit) -> None:
         """Submit a unit; after the last one, the census."""
@@ -193,16 +201,12 @@ class Reducer:
         self._census.mark_sparse(slot.index, sparse_dim)
 
     def settle(self) -> None:
-        """Wait for what is in flight, so that gradients can be looked at; submit nothing."""
-        if not self.is_in_flight:
-            return
-        if self._num_to_launch == 0:
+        """Wait for the gradients where all of them are in flight; submit nothing.
+
+        Where some are not, a peer may wait in the same way for one of those: neither would go on.
+        """
+        if self._num_to_launch == 0 and not self._is_complete:
             self.complete()
-            return
-        with torch.no_grad():
-            # A peer may hold back what the ranks have not agreed on until it hears of our census,
-            # which we can only submit after this.
-            self.wait_for_units([u for u in self.units if not is_open_question(u)])
 
     def synchronize(self) -> None:
         """Reduce everything that was not reduced yet, and be ready for more backward passes.
@@ -237,7 +241,7 @@ class Reducer:
                 findings = self._census.wait()
                 self.check_layout()
                 self.agree_on_kinds(findings)
-                self.wait_for_units(self.units)
+                self.wait_for_units()
                 if findings is not None:
                     self.give_to_absent(findings)
                     self.restore_sparse(findings)
@@ -245,7 +249,7 @@ class Reducer:
             if self._census.is_layout_equal:
                 # What is still in flight has to land: its memory is used again in the next round.
                 with contextlib.suppress(Exception):
-                    self.wait_for_units(self.units)
+                    self.wait_for_units()
                 self.begin_round()
             raise
         self._absent.clear()
@@ -300,10 +304,10 @@ class Reducer:
         self._census.expect_sparse(slot.index, sparse_dim)
         return unit
 
-    def wait_for_units(self, units: Sequence[Unit]) -> None:
+    def wait_for_units(self) -> None:
         """Wait for those in flight, also after one failed; raise the first failure."""
         failure: Exception | None = None
-        for unit in units:
+        for unit in self.units:
             if unit.status is Status.IN_FLIGHT:
                 try:
                     unit.wait()

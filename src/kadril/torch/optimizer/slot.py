@@ -53,7 +53,7 @@ class Slot:
             unit = self.unit
             unit.num_missing -= 1
             if unit.num_missing == 0:
-                self.reducer.launch(unit)
+                self.reducer.arrived(unit)
         elif self.left < 0:
             self.left = 0
             raise StateError(self.one_too_many())

@@ -31,8 +31,9 @@ class GradientOptimizer(DistributedBase):
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups.
 
-        Who asks for them between `backward()` and `step()` is about to look at gradients, as
-        `GradScaler.unscale_` does. They are in flight, so this waits until they have landed.
+        Who asks for them between `backward()` and `step()` may be about to look at gradients, as
+        `GradScaler.unscale_` does. Where all of them are in flight this waits until they have
+        landed; where some did not come, call `synchronize()` first.
         """
         reducer = self._kadril.reducer
         if reducer is not None and reducer.has_news:
