@@ -1,19 +1,19 @@
 """Horovod's interface for PyTorch, whole: `import kadril.torch as hvd`.
 
-    import kadril.torch as hvd
+import kadril.torch as hvd
 
-    hvd.init()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+hvd.init()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    basics           init, shutdown, rank, size, what is built
-    process_sets     subsets of the ranks
-    ops/             the collectives, their handles and gradients
-    optimizer/       DistributedOptimizer
-    parameters, optimizer_state, objects     the same start on all ranks
-    compression, sync_batch_norm, elastic/
+basics           init, shutdown, rank, size, what is built
+process_sets     subsets of the ranks
+ops/             the collectives, their handles and gradients
+optimizer/       DistributedOptimizer
+parameters, optimizer_state, objects     the same start on all ranks
+compression, sync_batch_norm, elastic/
 """
 
 from __future__ import annotations

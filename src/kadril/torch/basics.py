@@ -39,6 +39,7 @@ __all__ = [
     "stop_timeline",
 ]
 
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Meet the other ranks and start the engine; collective. Calling it again does no harm.
 

@@ -38,9 +38,7 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
             " `kadril run`, and do not use kadril in helper processes such as DataLoader workers"
         )
     if reason == "closed":
-        return ClosedError(
-            failure.detail or "this group was closed; it cannot be used any more"
-        )
+        return ClosedError(failure.detail or "this group was closed; it cannot be used any more")
     if reason == "unsupported":
         return UnsupportedError(f"{failure.detail}: the op makes no sense for this dtype")
     if reason == "invalid":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -141,11 +142,12 @@ def test_ops_in_flight_at_the_end_fail(world: World) -> None:
 @ranks(2, 3, transports=TRANSPORTS, timeout=45.0)
 def test_ops_in_flight_at_many_ends(world: World) -> None:
     """What is left of groups that were given up must not meet those that are made later."""
-    for turn in range(12):
+    for turn in range(12 if world.transport.kind == "c10d" else 60):
         hvd.init()
-        for i in range(3):
-            hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}.{i}")
         check_works("together")
+        # Refused where another rank is the first to leave.
+        with contextlib.suppress(hvd.HorovodInternalError):
+            hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}")
         hvd.shutdown()
         first, rest = hvd.ProcessSet([0]), hvd.ProcessSet(list(range(1, world.size)))
         hvd.init(process_sets=[first, rest])
