@@ -153,23 +153,26 @@ std::string call_site() {
 
 bool is_supported(const Descriptor& descriptor, const Piece& piece) {
   if (descriptor.verb != Verb::allreduce && descriptor.verb != Verb::reducescatter) return true;
+  // The mean of flags is no flag.
+  if (descriptor.reduction == Reduction::average && piece.dtype == DType::boolean) return false;
   if (descriptor.reduction == Reduction::adasum) return supports_adasum(piece.dtype);
   return supports(piece.dtype, op_of(descriptor.reduction));
 }
 
 // A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
-nb::object submit(PythonConductor& self, int verb, const char* name, bool is_named,
+nb::object submit(PythonConductor& self, int verb, std::string name, bool is_named,
                   nb::handle tensors, nb::handle targets, int reduction, int root, double prescale,
-                  double postscale, nb::handle splits, const char* note) {
+                  double postscale, nb::handle splits, std::string note, bool is_group) {
   auto request = std::make_unique<Request>();
   Descriptor& descriptor = request->descriptor;
   descriptor.verb = static_cast<Verb>(verb);
   descriptor.reduction = static_cast<Reduction>(reduction);
   descriptor.root = root;
   descriptor.scale = {prescale, postscale};
-  descriptor.name = name;
-  descriptor.note = note;
+  descriptor.name = std::move(name);
+  descriptor.note = std::move(note);
   descriptor.is_named = is_named;
+  descriptor.is_group = is_group;
   if (!splits.is_none()) descriptor.splits = nb::cast<std::vector<uint64_t>>(splits);
 
   const bool is_list = PyList_CheckExact(tensors.ptr());
@@ -221,9 +224,10 @@ nb::object ticket_failure(const Ticket& ticket) {
   return ticket.failure() ? failure_object(*ticket.failure()) : nb::none();
 }
 
-// 0: not yet; 1: done; 2: failed.
+// 0: not yet; 1: done; 2: failed; 3: in a child made by fork, where it never will be.
 int wait(Ticket& ticket, double seconds) {
   if (!ticket.is_done()) {
+    if (ticket.is_orphaned()) return 3;
     nb::gil_scoped_release release;
     if (!ticket.wait(seconds)) return 0;
   }
@@ -259,7 +263,8 @@ void bind_engine(nb::module_& module) {
       .def_static("over_transport", &conduct_transport, nb::rv_policy::take_ownership)
       .def("submit", &submit, nb::arg("verb"), nb::arg("name"), nb::arg("is_named"),
            nb::arg("tensors"), nb::arg("targets").none(), nb::arg("reduction"), nb::arg("root"),
-           nb::arg("prescale"), nb::arg("postscale"), nb::arg("splits").none(), nb::arg("note"))
+           nb::arg("prescale"), nb::arg("postscale"), nb::arg("splits").none(), nb::arg("note"),
+           nb::arg("is_group") = false)
       .def(
           "set_timeline",
           [](PythonConductor& self, std::shared_ptr<Timeline> timeline, bool mark_cycles) {

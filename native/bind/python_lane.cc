@@ -116,8 +116,11 @@ void* PythonLane::scratch(uint64_t bytes) {
   return scratch_.data();
 }
 
-Error PythonLane::give_up_stalled(const Call&, int, double) {
-  return fail(Reason::closed, "the set was given up");
+Error PythonLane::give_up_stalled(const Call& call, int member, double elapsed) {
+  auto error = fail(Reason::stalled, call.text(), member);
+  error->elapsed = elapsed;
+  error->late = {member};
+  return error;
 }
 
 void PythonLane::close() noexcept {

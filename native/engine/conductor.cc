@@ -49,6 +49,8 @@ void fail_request(Request& request, const Failure& failure) {
     own->elapsed = seconds_between(request.submitted, Clock::now());
   } else if (failure.reason == Reason::closed) {
     own->detail = request.descriptor.text() + ": " + failure.detail;
+  } else if (failure.reason == Reason::foreign) {
+    own->detail = request.descriptor.text();
   }
   request.ticket->finish(std::move(own));
   request.ticket->wake();
@@ -158,16 +160,15 @@ bool Conductor::await_work() {
     if (has_pending && bell.is_asked_for(cycle)) break;
     const auto now = Clock::now();
     double seconds = for_ever;
-    if (has_pending && !bell.reaches_peers()) {
-      seconds = pause_ - seconds_between(start, now);
-      if (seconds <= 0) break;
-    } else if (has_pending) {
+    if (has_pending) {
       if (auto error = check_patience(now)) {
         fail_all(std::move(error));
         return false;
       }
       seconds = std::min(1.0, options_.patience);
       if (options_.stall_warning > 0) seconds = std::min(seconds, options_.stall_warning);
+      if (!bell.reaches_peers()) seconds = pause_ - seconds_between(start, now);
+      if (seconds <= 0) break;
     }
     if (auto events = timeline(); events && events->has_unwritten()) {
       events->write_if_due();
@@ -310,6 +311,13 @@ void Conductor::forget_name(Request& request) {
 }
 
 void Conductor::fail_all(std::shared_ptr<const Failure> failure) {
+  // Whoever gave up first was waiting for somebody, maybe for this member, which waits in turn.
+  if (failure->reason == Reason::stalled && failure->member == me() && ledger_.has_pending()) {
+    auto own_view = std::make_shared<Failure>(*failure);
+    own_view->member = ledger_.first_missing();
+    own_view->late = {own_view->member};
+    failure = std::move(own_view);
+  }
   std::vector<std::unique_ptr<Request>> requests = ledger_.take_pending();
   {
     const std::lock_guard lock(mutex_);

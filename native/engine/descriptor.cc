@@ -99,18 +99,19 @@ uint64_t Piece::row_count() const {
   return count;
 }
 
-std::string Descriptor::make_key(Verb verb, const std::string& name) {
+std::string Descriptor::make_key(Verb verb, bool is_group, const std::string& name) {
   std::string key;
-  key.reserve(name.size() + 1);
+  key.reserve(name.size() + 2);
   key += static_cast<char>('a' + static_cast<int>(verb));
+  key += is_group ? 'g' : 's';
   return key += name;
 }
 
 bool Descriptor::same_request(const Descriptor& other) const {
   return verb == other.verb && reduction == other.reduction && root == other.root &&
          scale.before == other.scale.before && scale.after == other.scale.after &&
-         is_named == other.is_named && name == other.name && note == other.note &&
-         pieces == other.pieces && splits == other.splits;
+         is_named == other.is_named && is_group == other.is_group && name == other.name &&
+         note == other.note && pieces == other.pieces && splits == other.splits;
 }
 
 std::string Descriptor::text() const {
@@ -132,6 +133,7 @@ std::string Descriptor::text() const {
   if (!splits.empty()) add("splits=" + list(splits));
   if (scale.before != 1) add("prescale=" + number(scale.before));
   if (scale.after != 1) add("postscale=" + number(scale.after));
+  if (is_group) add("group");
   if (!note.empty()) add(note);
   if (!name.empty()) add("name='" + name + "'");
   text += *separator == '(' ? "()" : ")";
@@ -159,7 +161,8 @@ std::string find_disagreement(std::span<const Descriptor* const> descriptors) {
       return problem;
     }
   }
-  if (has_joined && first->verb != Verb::allreduce && first->verb != Verb::barrier) {
+  const bool is_plain_barrier = first->verb == Verb::barrier && first->note.empty();
+  if (has_joined && first->verb != Verb::allreduce && !is_plain_barrier) {
     return std::string("a member has called join(), and ") + name_of(first->verb) +
            " needs every member";
   }
@@ -179,6 +182,7 @@ void Writer::descriptor(const Descriptor& value) {
   number(value.verb);
   number(value.reduction);
   number(static_cast<uint8_t>(value.is_named));
+  number(static_cast<uint8_t>(value.is_group));
   number(value.root);
   number(value.scale.before);
   number(value.scale.after);
@@ -221,6 +225,7 @@ Descriptor Reader::descriptor() {
   value.verb = static_cast<Verb>(number<uint8_t>());
   value.reduction = static_cast<Reduction>(number<uint8_t>());
   value.is_named = number<uint8_t>() != 0;
+  value.is_group = number<uint8_t>() != 0;
   value.root = number<int32_t>();
   value.scale.before = number<double>();
   value.scale.after = number<double>();

@@ -45,8 +45,9 @@ struct Piece {
 struct Descriptor {
   Verb verb = Verb::barrier;
   Reduction reduction = Reduction::sum;
-  bool is_named = true;  // whether the name is the caller's own
-  int32_t root = -1;     // member, of a broadcast
+  bool is_named = true;   // whether the name is the caller's own
+  bool is_group = false;  // names of groups are apart from names of single tensors
+  int32_t root = -1;      // member, of a broadcast
   Scale scale;
   std::string name;
   std::string note;  // compared as it is: for requests that carry an agreement and no data
@@ -54,8 +55,8 @@ struct Descriptor {
   std::vector<Piece> pieces;
   std::vector<uint64_t> splits;  // of an all-to-all: rows for each member
 
-  std::string key() const { return make_key(verb, name); }
-  static std::string make_key(Verb verb, const std::string& name);
+  std::string key() const { return make_key(verb, is_group, name); }
+  static std::string make_key(Verb verb, bool is_group, const std::string& name);
 
   // What has to be told again when the same name is used again.
   bool same_request(const Descriptor& other) const;

@@ -22,6 +22,56 @@ Scale mean_scale(Reduction reduction, Scale scale, DType dtype, int num_members)
   return scale;
 }
 
+// Narrow integers are averaged in int64, which no sum of them overflows.
+bool is_narrow_average(Reduction reduction, DType dtype) {
+  return reduction == Reduction::average && is_integer(dtype) && size_of(dtype) < sizeof(int64_t);
+}
+
+template <typename Integer>
+void widen_as(const void* source, int64_t* target, uint64_t count) {
+  std::copy_n(static_cast<const Integer*>(source), count, target);
+}
+
+template <typename Integer>
+void narrow_as(const int64_t* source, void* target, uint64_t count) {
+  std::transform(source, source + count, static_cast<Integer*>(target),
+                 [](int64_t value) { return static_cast<Integer>(value); });
+}
+
+void widen(DType dtype, const void* source, int64_t* target, uint64_t count) {
+  switch (dtype) {
+    case DType::uint8:
+      return widen_as<uint8_t>(source, target, count);
+    case DType::int8:
+      return widen_as<int8_t>(source, target, count);
+    case DType::uint16:
+      return widen_as<uint16_t>(source, target, count);
+    case DType::int16:
+      return widen_as<int16_t>(source, target, count);
+    case DType::uint32:
+      return widen_as<uint32_t>(source, target, count);
+    default:
+      return widen_as<int32_t>(source, target, count);
+  }
+}
+
+void narrow(DType dtype, const int64_t* source, void* target, uint64_t count) {
+  switch (dtype) {
+    case DType::uint8:
+      return narrow_as<uint8_t>(source, target, count);
+    case DType::int8:
+      return narrow_as<int8_t>(source, target, count);
+    case DType::uint16:
+      return narrow_as<uint16_t>(source, target, count);
+    case DType::int16:
+      return narrow_as<int16_t>(source, target, count);
+    case DType::uint32:
+      return narrow_as<uint32_t>(source, target, count);
+    default:
+      return narrow_as<int32_t>(source, target, count);
+  }
+}
+
 template <typename Integer>
 void divide(void* memory, uint64_t count, int divisor) {
   auto values = static_cast<Integer*>(memory);
@@ -252,6 +302,8 @@ Error Performer::run_batch(Batch& batch) {
   Error error;
   if (batch.verb == Verb::broadcast) {
     error = run_broadcast(batch);
+  } else if (is_narrow_average(batch.reduction, batch.dtype)) {
+    error = run_narrow_average(batch);
   } else if (batch.reduction == Reduction::adasum) {
     error = run_adasum(batch);
   } else {
@@ -294,6 +346,29 @@ Error Performer::run_allreduce(Batch& batch) {
   for (const Slice& slice : batch.slices) {
     if (!is_direct && slice.source) copy_cached(slice.target, place, slice.count * item);
     place += slice.count * item;
+  }
+  return nullptr;
+}
+
+Error Performer::run_narrow_average(Batch& batch) {
+  Call call = call_of(batch);
+  call.dtype = DType::int64;
+  auto buffer = static_cast<int64_t*>(lane_.scratch(call.count * sizeof(int64_t)));
+  auto place = buffer;
+  for (const Slice& slice : batch.slices) {
+    if (slice.source) {
+      widen(batch.dtype, slice.source, place, slice.count);
+    } else {
+      std::fill_n(place, slice.count, 0);
+    }
+    place += slice.count;
+  }
+  if (auto error = lane_.allreduce(call, buffer, buffer)) return error;
+  divide_integers(DType::int64, buffer, call.count, lane_.size());
+  place = buffer;
+  for (const Slice& slice : batch.slices) {
+    if (slice.source) narrow(batch.dtype, place, slice.target, slice.count);
+    place += slice.count;
   }
   return nullptr;
 }
@@ -442,12 +517,24 @@ Error Performer::run_reducescatter(Agreement& agreement) {
     std::vector<uint64_t> dims = piece.dims;
     dims[0] = rows_of_member(piece.dims[0], lane_.me(), size);
     Output output = make_output(piece.dtype, dims);
-    if (auto error = lane_.reduce_scatterv(call_of(mine, piece), agreement.mine->memory[i].source,
-                                           output.memory.get(), counts)) {
-      return error;
+    Call call = call_of(mine, piece);
+    const void* source = agreement.mine->memory[i].source;
+    void* target = output.memory.get();
+    std::vector<int64_t> wide_source, wide_target;
+    if (is_narrow_average(mine.reduction, piece.dtype)) {
+      wide_source.resize(piece.count());
+      wide_target.resize(output.piece.count());
+      widen(piece.dtype, source, wide_source.data(), wide_source.size());
+      call.dtype = DType::int64;
+      source = wide_source.data();
+      target = wide_target.data();
     }
+    if (auto error = lane_.reduce_scatterv(call, source, target, counts)) return error;
     if (mine.reduction == Reduction::average && is_integer(piece.dtype)) {
-      divide_integers(piece.dtype, output.memory.get(), output.piece.count(), size);
+      divide_integers(call.dtype, target, output.piece.count(), size);
+    }
+    if (call.dtype != piece.dtype) {
+      narrow(piece.dtype, wide_target.data(), output.memory.get(), wide_target.size());
     }
     agreement.mine->ticket->outputs.push_back(std::move(output));
   }

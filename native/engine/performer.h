@@ -56,6 +56,7 @@ class Performer {
 
   Error run_batch(Batch& batch);
   Error run_allreduce(Batch& batch);
+  Error run_narrow_average(Batch& batch);
   Error run_adasum(Batch& batch);
   Error run_broadcast(Batch& batch);
   Error run_single(Agreement& agreement);

@@ -11,6 +11,7 @@
 
 #include "engine/descriptor.h"
 #include "failure.h"
+#include "fork_mark.h"
 
 namespace kadril {
 
@@ -41,6 +42,9 @@ class Ticket {
  public:
   using Callback = std::function<void(Ticket&)>;
 
+  // Whether this process was made by fork() since the request was made, and nobody will serve it.
+  bool is_orphaned() const { return fork_mark_.is_in_child(); }
+
   bool is_done() const { return state_.load(std::memory_order_acquire) != 0; }
 
   // Sleep until it is done, a signal comes, or `seconds` have passed; whether it is done.
@@ -61,6 +65,7 @@ class Ticket {
   std::shared_ptr<Audience> audience;
 
  private:
+  const ForkMark fork_mark_;
   std::atomic<uint32_t> state_{0};
   std::atomic<uint32_t> num_waiters_{0};
   std::shared_ptr<const Failure> failure_;

@@ -70,7 +70,9 @@ class Members {
   std::vector<std::vector<std::unique_ptr<Request>>> outbox_;
 };
 
-std::string key(const std::string& name) { return Descriptor::make_key(Verb::allreduce, name); }
+std::string key(const std::string& name) {
+  return Descriptor::make_key(Verb::allreduce, false, name);
+}
 
 void test_ready_when_all_have_asked() {
   Members members(3);

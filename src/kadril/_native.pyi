@@ -160,7 +160,10 @@ class Ticket:
     @property
     def is_done(self) -> bool: ...
     def wait(self, seconds: float, /) -> int:
-        """Sleep until it is done, a signal comes, or time is up: 0 not yet, 1 done, 2 failed."""
+        """Sleep until it is done, a signal comes, or time is up.
+
+        0: not yet; 1: done; 2: failed; 3: in a child made by fork, where it never will be.
+        """
 
     @property
     def failure(self) -> Failure | None: ...
@@ -219,6 +222,7 @@ class Conductor:
         postscale: float,
         splits: Sequence[int] | None,
         note: str,
+        is_group: bool = False,
     ) -> Any:
         """A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
 

@@ -17,6 +17,7 @@ from kadril import _native
 from kadril.config import Config
 from kadril.engine.lane import TransportLane
 from kadril.engine.request import Reduction, Verb
+from kadril.errors import ForkedError
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
@@ -50,6 +51,7 @@ class ProcessSetConductor:
         self.rank = transport.rank
         self.size = transport.size
         self._num_unnamed: Counter[int] = Counter()
+        self._num_counts = 0
         options = (
             config.patience,
             config.stall_warning if config.stall_check else 0.0,
@@ -82,6 +84,7 @@ class ProcessSetConductor:
         postscale: float = 1.0,
         splits: Sequence[int] | None = None,
         note: str = "",
+        is_group: bool = False,
     ) -> _native.Ticket:
         """Ask for something; every member asks for it under the same name, in any order.
 
@@ -99,6 +102,7 @@ class ProcessSetConductor:
             postscale: factor for the result.
             splits: of an all-to-all: rows for each member.
             note: text that all members must give alike.
+            is_group: whether the name is that of a group, which is apart from names of tensors.
 
         Raises:
             ValueError: the name is in use by a request under way.
@@ -108,10 +112,12 @@ class ProcessSetConductor:
         is_named = name is not None
         if name is None:
             name = f"noname.{self._num_unnamed[verb]}"
+            if self._num_counts:
+                name = f"{name} after join {self._num_counts}"
         if not isinstance(tensors, list):
             tensors = list(tensors) if isinstance(tensors, tuple) else tensors
         submit = self.native.submit
-        rest = (int(reduction), root, prescale, postscale, splits, note)
+        rest = (int(reduction), root, prescale, postscale, splits, note, is_group)
         ticket = submit(verb, name, is_named, tensors, targets, *rest)
         if ticket is NotImplemented:
             ticket = submit(verb, name, is_named, addressed(tensors), addressed(targets), *rest)
@@ -134,10 +140,20 @@ class ProcessSetConductor:
             return
         while not state:
             state = ticket.wait(WAIT_SLICE)
+        if state == 3:
+            raise ForkedError(
+                "this process was made by fork() from a rank, and nobody here serves its requests;"
+                " wait for them in the parent"
+            )
         if state == 2:
             failure = ticket.failure
             if failure is not None:
                 raise to_exception(failure, self.ranks)
+
+    def restart_count(self) -> None:
+        """Count un-named requests anew; all members do so at the same request."""
+        self._num_counts += 1
+        self._num_unnamed.clear()
 
     def agree(self, what: str, note: str) -> None:
         """Return when every member has said the same.

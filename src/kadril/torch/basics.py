@@ -57,7 +57,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         if not _world.is_initialized():
             _world.make_current(_world.open_mpi(comm))
     else:
-        check_ranks(comm, _world.init().size)
+        # A program may have opened its world itself, with options of its own.
+        world = _world.current() if _world.is_initialized() else _world.init()
+        check_ranks(comm, world.size)
     found = slot.running
     if found is None or found.engine.is_closed or found.engine.world is not _world.current():
         handles.forget_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -11,6 +12,7 @@ from kadril.errors import (
     ForkedError,
     KadrilError,
     NoRoomError,
+    PeerError,
     PeerLost,
     Revoked,
     Stalled,
@@ -27,7 +29,7 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
     if reason == "mismatch":
         return mismatch(failure.calls, world_ranks, failure.detail)
     if reason == "foreign":
-        return failure.cause or KadrilError(failure.detail)
+        return retold(failure)
     if reason in ("peer_lost", "peer_left", "stalled", "revoked"):
         return peer_error(failure, world_ranks)
     if reason == "no_room":
@@ -44,6 +46,19 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
     if reason == "invalid":
         return ValueError(failure.detail)
     return KadrilError(f"{reason}: {failure.detail}")
+
+
+def retold(failure: Failure) -> Exception:
+    """An error of another transport, told of the request that it ended."""
+    cause = failure.cause
+    if not isinstance(cause, PeerError):
+        return cause or KadrilError(failure.detail)
+    error = copy.copy(cause)
+    error.args = (f"{failure.detail}: {cause}",)
+    error.operation = failure.detail.partition("(")[0]
+    error.name = name_in(failure.detail)
+    error.__cause__ = cause
+    return error
 
 
 class Fields(TypedDict):

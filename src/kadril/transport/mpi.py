@@ -191,15 +191,14 @@ class MpiTransport(MovingTransport):
             logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
 
     def _release(self, failure: KadrilError | None) -> None:
-        """Let go of the communicator, if nobody uses it."""
+        """Let go of the communicator.
+
+        It is not freed: a rank leaves by itself, and cannot know whether a message of another is
+        under way to it. A communicator that is made later, of other ranks, would get it.
+        """
         if failure is not None:
             with suppress(NotImplementedError, MPI.Exception):
                 self._comm.Revoke()  # wakes ranks that wait in it, under fault tolerance
-        elif self._lock.acquire(blocking=False):  # else another thread is in a call
-            try:
-                self._comm.Free()
-            finally:
-                self._lock.release()
 
     # Trouble.
 

@@ -46,23 +46,28 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begin an all-gather of a group; `synchronize` gives a tuple. See `allgather_async`."""
-    name = None if name is None else f"group.{name}"
-    return begin(as_tensor_list(tensors), name, process_set, lambda results, _: tuple(results))
+    listed = as_tensor_list(tensors)
+    return begin(listed, name, process_set, lambda results, _: tuple(results), is_group=True)
 
 
 def begin(
-    tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet, finish: Any
+    tensors: list[torch.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    finish: Any,
+    *,
+    is_group: bool = False,
 ) -> int:
     """Begin an all-gather of tensors; `finish` makes the result of outputs and rows."""
     conductor = conductor_of(process_set)
-    for tensor in tensors:
-        if tensor.dim() == 0:
+    sources = [staged(tensor) for tensor in tensors]
+    for source in sources:
+        if source.dim() == 0:
             raise ValueError(
                 "allgather concatenates rows, and a tensor without dims has none; use"
                 " tensor.reshape(1)"
             )
-    sources = [staged(tensor) for tensor in tensors]
-    ticket = conductor.submit(Verb.ALLGATHER, sources, name=name)
+    ticket = conductor.submit(Verb.ALLGATHER, sources, name=name, is_group=is_group)
     devices = [tensor.device for tensor in tensors]
 
     def finish_ticket(done: Ticket) -> Any:
@@ -106,8 +111,7 @@ class AllGather(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Gather, and remember which rows are this rank's."""
-        name = f"group.{name}" if is_group and name is not None else name
-        handle = begin(list(tensors), name, process_set, lambda *result: result)
+        handle = begin(list(tensors), name, process_set, lambda *result: result, is_group=is_group)
         results, rows = synchronize(handle)
         conductor = conductor_of(process_set)
         ctx.process_set = process_set

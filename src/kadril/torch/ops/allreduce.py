@@ -175,7 +175,10 @@ class AllReduce(torch.autograd.Function):
             total = run(gradient, Sum, 1.0, 1.0, process_set)
             result = total * share * (prescale * postscale)
         else:
-            result = run(gradient, op, prescale, postscale, process_set)
+            # Differentiable itself, for gradients of gradients.
+            result = AllReduce.apply(  # type: ignore[no-untyped-call]
+                gradient, None, op, prescale, postscale, process_set
+            )
         return result, None, None, None, None, None
 
 

@@ -43,8 +43,8 @@ def alltoall_async(
             in use, or this rank is not in the set.
     """
     conductor = conductor_of(process_set)
-    rows = check_splits(tensor, splits, conductor)
     source = staged(tensor)
+    rows = check_splits(source, splits, conductor)
     ticket = conductor.submit(Verb.ALLTOALL, source, name=name, splits=rows)
     splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
 

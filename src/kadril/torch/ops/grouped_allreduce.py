@@ -50,7 +50,8 @@ def grouped_allreduce_async(
         Verb.ALLREDUCE,
         sources,
         targets,
-        name=group_name(name),
+        name=name,
+        is_group=True,
         reduction=op,
         prescale=prescale_factor,
         postscale=postscale_factor,
@@ -80,7 +81,8 @@ def grouped_allreduce_async_(
     ticket = conductor.submit(
         Verb.ALLREDUCE,
         memories,
-        name=group_name(name),
+        name=name,
+        is_group=True,
         reduction=op,
         prescale=prescale_factor,
         postscale=postscale_factor,
@@ -129,11 +131,6 @@ def grouped_allreduce(
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed, strict=True)
     ]
-
-
-def group_name(name: str | None) -> str | None:
-    """A group and a single tensor of the same name are not the same request."""
-    return None if name is None else f"group.{name}"
 
 
 class GroupedAllReduce(torch.autograd.Function):

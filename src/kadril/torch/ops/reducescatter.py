@@ -72,9 +72,10 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Begin a reduce-scatter of a group; `synchronize` gives a list. See `reducescatter_async`."""
-    name = None if name is None else f"group.{name}"
     listed = as_tensor_list(tensors)
-    return begin(listed, name, op, process_set, prescale_factor, postscale_factor, list)
+    return begin(
+        listed, name, op, process_set, prescale_factor, postscale_factor, list, is_group=True
+    )
 
 
 def begin(
@@ -85,15 +86,17 @@ def begin(
     prescale: float,
     postscale: float,
     finish: Any,
+    *,
+    is_group: bool = False,
 ) -> int:
     """Begin a reduce-scatter of tensors; `finish` makes the result of the list of outputs."""
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter knows Average and Sum, not op {op}")
     conductor = conductor_of(process_set)
-    for tensor in tensors:
-        if tensor.dim() == 0:
-            raise ValueError("reducescatter deals out rows, and a tensor without dims has none")
     sources = [staged(tensor) for tensor in tensors]
+    for source in sources:
+        if source.dim() == 0:
+            raise ValueError("reducescatter deals out rows, and a tensor without dims has none")
     ticket = conductor.submit(
         Verb.REDUCESCATTER,
         sources,
@@ -101,6 +104,7 @@ def begin(
         reduction=op,
         prescale=prescale,
         postscale=postscale,
+        is_group=is_group,
     )
     devices = [tensor.device for tensor in tensors]
 
@@ -169,11 +173,12 @@ class ReduceScatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce and cut."""
-        name = f"group.{name}" if is_group and name is not None else name
         size = conductor_of(process_set).size
         ctx.factor = prescale * postscale * (size if op == Sum else 1)
         ctx.process_set = process_set
-        handle = begin(list(tensors), name, op, process_set, prescale, postscale, tuple)
+        handle = begin(
+            list(tensors), name, op, process_set, prescale, postscale, tuple, is_group=is_group
+        )
         results: tuple[torch.Tensor, ...] = synchronize(handle)
         return results
 

@@ -26,8 +26,8 @@ def join(device: int = -1) -> int:
 
     Meanwhile it takes part in the all-reduces of the others with values that change nothing: zero
     for Sum, one for Product, the largest value for Min and the smallest for Max. Average divides
-    the sum by the number of all ranks, the joined ones included. Other operations need every rank,
-    and fail on those that ask for them.
+    the sum by the number of all ranks, the joined ones included. A barrier counts it as come. Other
+    operations need every rank, and fail on those that ask for them.
 
     Args:
         device: not used.
@@ -38,4 +38,5 @@ def join(device: int = -1) -> int:
     conductor = conductor_of(global_process_set)
     ticket = conductor.submit(Verb.JOIN, name="join")
     conductor.wait(ticket)
+    conductor.restart_count()  # ranks may have made different numbers of un-named requests
     return ticket.last_joined
