@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kadril import _native
-from kadril.engine.request import Reduction, Verb
+from kadril.engine.request import Verb
 
 if TYPE_CHECKING:
     from kadril.engine.conductor import ProcessSetConductor
@@ -73,7 +73,7 @@ class TimelineFile:
             descriptor, own_path = tempfile.mkstemp(prefix="kadril-timeline-", suffix=".json")
             with os.fdopen(descriptor, "w") as own:
                 own.write("[]")
-        origin = measure_origin(everyone)
+        origin = measure_origin(everyone, is_near)
         return cls(path, own_path, _native.Timeline(own_path, world.rank, origin), is_near)
 
     def finish(self, everyone: ProcessSetConductor) -> None:
@@ -103,31 +103,24 @@ class TimelineFile:
         return Path(self._own_path).read_bytes()
 
 
-def measure_origin(everyone: ProcessSetConductor) -> int:
+def measure_origin(everyone: ProcessSetConductor, is_near: bool) -> int:
     """The moment, on this rank's clock, that is zero for all; collective.
 
-    Rank 0 says its time; what it says took at most a round trip to come, so of several the one with
-    the shortest trip is off by no more than that.
+    Rank 0 reads its clock after a barrier, and tells it. So it read it at some moment between this
+    rank's coming to the barrier and its hearing of it; of several tries the shortest such time
+    tells the difference of the clocks best. Ranks of rank 0's host have its very clock.
     """
-    best = (float("inf"), 0)
-    start = np.zeros(1, dtype=np.int64)
-    if everyone.rank == 0:
-        start[0] = time.monotonic_ns()
+    shortest, offset = float("inf"), 0
+    clock = np.zeros(1, dtype=np.int64)
     for trip in range(NUM_ROUND_TRIPS):
         before = time.monotonic_ns()
-        clock = np.array([before if everyone.rank == 0 else 0], dtype=np.int64)
-        ticket = everyone.submit(
-            Verb.ALLREDUCE, [clock], name=f"timeline.clock.{trip}", reduction=Reduction.MAX
-        )
-        everyone.wait(ticket)
+        everyone.agree(f"timeline.come.{trip}", "")
+        clock[0] = time.monotonic_ns()
+        everyone.wait(everyone.submit(Verb.BROADCAST, [clock], name="timeline.clock", root=0))
         after = time.monotonic_ns()
-        best = min(best, (after - before, int(clock[0]) - before))
-    everyone.wait(everyone.submit(Verb.BROADCAST, [start], name="timeline.origin", root=0))
-    offset = 0 if everyone.rank == 0 else best[1]
-    # On one host the clocks are one, and what was measured is only the trip.
-    if abs(offset) <= best[0]:
-        offset = 0
-    return int(start[0]) - offset
+        if after - before < shortest:
+            shortest, offset = after - before, int(clock[0]) - (before + after) // 2
+    return int(clock[0]) - (0 if is_near else offset)
 
 
 def add_events(path: Path, texts: bytes, lengths: list[int]) -> None:

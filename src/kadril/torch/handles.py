@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kadril._native import Ticket
 from kadril.engine import ProcessSetConductor
+from kadril.torch.running import running
 
 __all__ = ["forget_all", "keep", "poll", "synchronize"]
 
@@ -53,7 +54,10 @@ def poll(handle: int) -> bool:
     pending = _pending.get(handle)
     if pending is None:
         raise ValueError(f"there is no operation under way with handle {handle}")
-    return pending.ticket.is_done
+    if pending.ticket.is_done:
+        return True
+    running()  # in a child made by fork nobody works on it
+    return False
 
 
 def synchronize(handle: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from kadril.engine import Engine
@@ -20,6 +21,7 @@ class Running:
     def __init__(self, engine: Engine, registry: Registry) -> None:
         self.engine = engine
         self.registry = registry
+        self.pid = os.getpid()
 
 
 class Slot:
@@ -39,8 +41,11 @@ def running() -> Running:
 
     Raises:
         NotInitializedError: it was not called, or `shutdown()` was called since.
+        ForkedError: this is a child made by fork of a rank.
     """
     found = slot.running
+    if found is not None and found.pid != os.getpid():
+        found.engine.world.check_usable("kadril.torch")
     if found is not None and not found.engine.is_closed:
         return found
     current()  # knows better why, where there is no world at all

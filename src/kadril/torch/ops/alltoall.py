@@ -7,6 +7,7 @@ Backward is the all-to-all with the received splits, which sends every row back 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -80,7 +81,7 @@ def check_splits(tensor: torch.Tensor, splits: Splits, conductor: ProcessSetCond
             )
         rows = cast("list[int]", splits.tolist())
     else:
-        rows = [int(each) for each in splits]
+        rows = [operator.index(each) for each in splits]
     if len(rows) != size:
         raise ValueError(f"splits has {len(rows)} entries, and the process set {size} ranks")
     if min(rows) < 0:

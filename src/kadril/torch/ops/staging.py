@@ -95,6 +95,9 @@ def as_tensor_list(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     if isinstance(tensors, torch.Tensor):
         raise TypeError("a group is a list of tensors, not one tensor")
     listed = list(tensors)
+    for tensor in listed:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"expected torch tensors, got {type(tensor).__name__}")
     if not listed:
         raise ValueError("a group needs at least one tensor")
     if len({tensor.device for tensor in listed}) > 1:
