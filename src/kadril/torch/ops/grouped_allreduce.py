@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kadril._native import Ticket
 from kadril.engine import Verb
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
@@ -75,8 +76,16 @@ def grouped_allreduce_async_(
 ) -> int:
     """Begin an all-reduce of a group in place. See `grouped_allreduce_async`."""
     op = choose_op(op, average)
-    listed = as_tensor_list(tensors)
     conductor = conductor_of(process_set)
+    if name is not None and type(tensors) is list and tensors:
+        # The common case in one call; anything else comes back as something but a ticket.
+        scales = (prescale_factor, postscale_factor)
+        ticket = conductor.native.submit(
+            0, name, True, tensors, None, op, -1, *scales, None, "", True
+        )
+        if type(ticket) is Ticket:
+            return keep(conductor, ticket, tuple(tensors))
+    listed = as_tensor_list(tensors)
     memories = [staged(tensor) for tensor in listed]
     ticket = conductor.submit(
         Verb.ALLREDUCE,
