@@ -154,8 +154,9 @@ Error Channel::await_all(const Call& call) {
 
 Error Channel::await(int member, const Call& call) {
   const std::atomic<uint32_t>& word = slot(member).word;
-  const int num_spins = is_spinning_ ? waiting_.num_spins : 0;
-  const int num_yields = is_spinning_ ? waiting_.num_yields : 0;
+  const bool is_spinning = is_spinning_.load(std::memory_order_relaxed);
+  const int num_spins = is_spinning ? waiting_.num_spins : 0;
+  const int num_yields = is_spinning ? waiting_.num_yields : 0;
   for (int i = 0; i < num_spins; ++i) {
     const uint32_t seen = word.load(std::memory_order_acquire);
     if (has_reached(seen)) return nullptr;

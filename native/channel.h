@@ -126,7 +126,7 @@ class Channel final : public DeathListener {
 
   // The owner may take the hooks over, and choose whether it pays to spin.
   void set_hooks(Hooks* hooks) { hooks_ = hooks; }
-  void set_spinning(bool on) { is_spinning_ = on; }
+  void set_spinning(bool on) { is_spinning_.store(on, std::memory_order_relaxed); }
   // Make a call of another thread of this process return with `closed`. Only `close` may follow. To
   // be repeated until it has: a wake-up may come just before the sleep.
   void leave_call() noexcept;
@@ -175,7 +175,7 @@ class Channel final : public DeathListener {
   uint64_t staging_ = no_offset;
   uint64_t staging_bytes_ = 0;
   std::vector<const void*> pointers_;
-  bool is_spinning_ = true;
+  std::atomic<bool> is_spinning_{true};
   std::atomic<bool> is_leaving_{false};
 };
 

@@ -62,7 +62,7 @@ Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Repor
     : options_(std::move(options)),
       report_(std::move(report)),
       lane_(std::move(lane)),
-      audience_(std::make_shared<Audience>(lane_->bell())),
+      audience_(std::make_shared<Audience>(*lane_)),
       ledger_(lane_->size(), lane_->me(), options_.cache_capacity),
       performer_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
       waiting_since_(Clock::now()),
@@ -239,7 +239,6 @@ Error Conductor::cycle() {
   const bool has_news = !requests.empty();
   std::vector<std::byte> message;
   if (has_news) ledger_.write(std::move(requests), message);
-  lane_->set_urgent(audience_->size() > 0);
   lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
   if (auto error = exchange(message, messages_)) return error;
   ++num_cycles_;

@@ -57,7 +57,8 @@ class Lane {
   using LateHook = std::function<void(const std::vector<int>&, bool, double)>;
   void set_late_hook(LateHook hook) { late_hook_ = std::move(hook); }
 
-  // Whether somebody sleeps for what the lane does, so that it may look instead of sleeping.
+  // Whether somebody sleeps for what the lane does, so that it may look instead of sleeping. From
+  // any thread.
   virtual void set_urgent(bool) {}
 
   // Give the set up for a reason that the engine found, for all members.

@@ -7,6 +7,7 @@ namespace kadril {
 ShmLane::ShmLane(Channel& channel, int arena_rank)
     : channel_(channel), arena_rank_(arena_rank), bell_(channel), hooks_(*this) {
   channel_.set_hooks(&hooks_);
+  channel_.set_spinning(false);
 }
 
 void ShmLane::LateHooks::late(const Call&, const std::vector<int>& members, bool stopped,

@@ -8,12 +8,20 @@ namespace kadril {
 void Audience::enter() {
   size_.fetch_add(1);
   const std::lock_guard lock(mutex_);
-  if (bell_) bell_->ring();
+  if (!lane_) return;
+  lane_->set_urgent(true);
+  lane_->bell().ring();
+}
+
+void Audience::leave() {
+  if (size_.fetch_sub(1) > 1) return;
+  const std::lock_guard lock(mutex_);
+  if (lane_) lane_->set_urgent(size_.load() > 0);
 }
 
 void Audience::dismiss() {
   const std::lock_guard lock(mutex_);
-  bell_ = nullptr;
+  lane_ = nullptr;
 }
 
 bool Ticket::wait(double seconds) {

@@ -21,21 +21,21 @@ struct Output {
   std::shared_ptr<std::byte> memory;
 };
 
-class Bell;
+class Lane;
 
 // Those who sleep on tickets of one engine. Tickets may outlive it.
 class Audience {
  public:
-  explicit Audience(Bell& bell) : bell_(&bell) {}
+  explicit Audience(Lane& lane) : lane_(&lane) {}
   int size() const { return size_.load(); }
-  void enter();  // and let the engine know that somebody waits
-  void leave() { size_.fetch_sub(1); }
+  void enter();  // and let the engine hurry
+  void leave();
   void dismiss();  // the engine is gone
 
  private:
   std::atomic<int> size_{0};
   std::mutex mutex_;
-  Bell* bell_;
+  Lane* lane_;
 };
 
 class Ticket {

@@ -63,9 +63,16 @@ class Pending(NamedTuple):
 
 
 class MpiTransport(MovingTransport):
-    """A group of ranks connected by MPI."""
+    """A group of ranks connected by MPI.
+
+    Attributes:
+        keeps_communicator: whether the communicator outlives the group. It has to where ranks leave
+            in the middle of a call: a message may still be under way, and a communicator that is
+            made later, of other ranks, would get it.
+    """
 
     kind = "mpi"
+    keeps_communicator = False
 
     @classmethod
     def open(
@@ -191,14 +198,16 @@ class MpiTransport(MovingTransport):
             logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
 
     def _release(self, failure: KadrilError | None) -> None:
-        """Let go of the communicator.
-
-        It is not freed: a rank leaves by itself, and cannot know whether a message of another is
-        under way to it. A communicator that is made later, of other ranks, would get it.
-        """
+        """Let go of the communicator, if nobody uses it."""
         if failure is not None:
             with suppress(NotImplementedError, MPI.Exception):
                 self._comm.Revoke()  # wakes ranks that wait in it, under fault tolerance
+        elif not self.keeps_communicator and self._lock.acquire(blocking=False):
+            # Otherwise another thread is in a call.
+            try:
+                self._comm.Free()
+            finally:
+                self._lock.release()
 
     # Trouble.
 
