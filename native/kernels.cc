@@ -143,19 +143,25 @@ inline constexpr bool makes_sense =
 #define KADRIL_IVDEP _Pragma("GCC ivdep")
 
 // The common case, two ranks: no intermediate.
-template <Op op, typename T>
-KADRIL_INLINE void pair_loop(T* const* to, int num_to, const T* a, const T* b, size_t count) {
+template <Op op, bool scales, typename T>
+KADRIL_INLINE void pair_loop(T* const* to, int num_to, const T* a, const T* b, size_t count,
+                             double factor) {
+  const auto result = [=](size_t i) {
+    const auto both = combine<op, T>(load(a, i), load(b, i));
+    if constexpr (scales) return scaled(both, factor);
+    return both;
+  };
   T* first = to[0];
   if (num_to == 1) {
     KADRIL_IVDEP
-    for (size_t i = 0; i < count; ++i) store(first, i, combine<op, T>(load(a, i), load(b, i)));
+    for (size_t i = 0; i < count; ++i) store(first, i, result(i));
   } else {
     T* second = to[1];
     KADRIL_IVDEP
     for (size_t i = 0; i < count; ++i) {
-      const auto result = combine<op, T>(load(a, i), load(b, i));
-      store(first, i, result);
-      store(second, i, result);
+      const auto value = result(i);
+      store(first, i, value);
+      store(second, i, value);
     }
   }
 }
@@ -202,7 +208,9 @@ KADRIL_CLONES void kernel(void* const* to, int num_to, const void* const* from, 
   auto typed_to = reinterpret_cast<T* const*>(to);
   auto typed_from = reinterpret_cast<const T* const*>(from);
   if (num_from == 2 && num_to <= 2 && scale == Scale{}) {
-    pair_loop<op, T>(typed_to, num_to, typed_from[0], typed_from[1], count);
+    pair_loop<op, false, T>(typed_to, num_to, typed_from[0], typed_from[1], count, 1);
+  } else if (num_from == 2 && num_to <= 2 && scale.before == 1) {  // a mean
+    pair_loop<op, true, T>(typed_to, num_to, typed_from[0], typed_from[1], count, scale.after);
   } else {
     block_loop<op, T>(typed_to, num_to, typed_from, num_from, count, scale);
   }
