@@ -33,8 +33,6 @@ class TransportLane:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        if hasattr(transport, "keeps_communicator"):
-            transport.keeps_communicator = True  # an engine may be closed in the middle of a cycle
 
     def allreduce(
         self,

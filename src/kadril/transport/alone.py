@@ -27,7 +27,7 @@ class AloneTransport(MovingTransport):
     def __init__(self, world_rank: int = 0, config: Config | None = None) -> None:
         super().__init__(0, 1, (world_rank,), config or Config())
 
-    def _subgroup(self, members: Sequence[int], label: str) -> AloneTransport:
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> AloneTransport:
         return AloneTransport(self.world_ranks[0], self.config)
 
     def _meet(self, record: torch.Tensor) -> NoReturn:

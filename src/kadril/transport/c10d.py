@@ -189,7 +189,7 @@ class C10dTransport(MovingTransport):
             return dist.ProcessGroupGloo.create_device(interface=interface)
         return dist.ProcessGroupGloo.create_default_device()
 
-    def _subgroup(self, members: Sequence[int], label: str) -> C10dTransport:
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> C10dTransport:
         return C10dTransport(*self._subgroup_arguments(members, label))
 
     def _subgroup_arguments(

@@ -65,7 +65,7 @@ class DeviceTransport(C10dTransport):
                 self._connect(lambda _: group_class(place, rank, size, patience))
             )
 
-    def _subgroup(self, members: Sequence[int], label: str) -> DeviceTransport:
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> DeviceTransport:
         return DeviceTransport(*self._subgroup_arguments(members, label), self.backend)
 
     def _leave(self, failure: KadrilError | None) -> None:

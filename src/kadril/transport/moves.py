@@ -39,7 +39,7 @@ __all__ = ["MovingTransport"]
 
 SMALL_BYTES = 16 << 10  # up to here one exchange more costs more than the bytes it saves
 SEGMENT_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
-SPLIT_RECORD = struct.Struct("<?qq")  # takes part, color, key
+SPLIT_RECORD = struct.Struct("<?qqq")  # takes part, color, key, number
 
 
 class Kernel(NamedTuple):
@@ -72,14 +72,19 @@ class MovingTransport(Meeting):
         self._num_splits = 0
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
-    def _subgroup(self, members: Sequence[int], label: str) -> MovingTransport:
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> MovingTransport:
         """Make a transport for some ranks of this group, in that order; all of them call it.
 
         Args:
             members: ranks of this group.
             label: unique among the groups that are made of this one.
+            number: what `_new_number` of the first member gave.
         """
         raise NotImplementedError
+
+    def _new_number(self) -> int:
+        """A number for a group of which this rank may become the first member."""
+        return 0
 
     # Collectives.
 
@@ -262,7 +267,9 @@ class MovingTransport(Meeting):
         """Make a transport for each set of ranks that give the same color."""
         color, key = checks.check_split(color, key, self.rank)
         call = Call("split")
-        record = as_tensor(SPLIT_RECORD.pack(color is not None, color or 0, key))
+        record = as_tensor(
+            SPLIT_RECORD.pack(color is not None, color or 0, key, self._new_number())
+        )
         with self._calling(call):
             choices = [SPLIT_RECORD.unpack(as_data(row)) for row in self._agree(call, record)]
             self._num_splits += 1
@@ -270,10 +277,12 @@ class MovingTransport(Meeting):
                 return None
             members = sorted(
                 (their_key, rank)
-                for rank, (takes_part, their_color, their_key) in enumerate(choices)
+                for rank, (takes_part, their_color, their_key, _) in enumerate(choices)
                 if takes_part and their_color == color
             )
-            return self._subgroup([rank for _, rank in members], f"{self._num_splits}.{color}")
+            ranks = [rank for _, rank in members]
+            number = choices[ranks[0]][-1]
+            return self._subgroup(ranks, f"{self._num_splits}.{color}", number)
 
     def close(self) -> None:
         """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""

@@ -2,7 +2,7 @@
 
 MPI moves bytes (`MPI.BYTE`) and nothing else: element types, ops and the order of additions are
 ours, so that any MPI gives the same bits as shared memory. Messages go on a duplicate of the
-communicator that was given, so they never meet the user's own.
+communicator that was given, so they never meet the user's own; all groups share it (`notices.py`).
 
 Waiting is done by looking, since MPI cannot wait for a limited time: at first without pause, then
 with pauses that grow to a millisecond. So a rank that is late is named, an interrupt is seen, and a
@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +37,12 @@ from kadril.transport.parts import segments
 
 __all__ = ["MpiTransport"]
 
-MEETING_TAG, PACKET_TAG = 1, 2
+MEETING, PACKET = 0, 1  # of the tags of a group
 MAX_MESSAGE = 1 << 30  # bytes; counts of MPI before version 4 end at 2^31
 SPIN_TIME = 1e-3  # seconds of looking without a pause, for a meeting
 SPIN_TIME_PER_BYTE = 1e-8  # more for data, which moves only while somebody looks
 FIRST_PAUSE = 20e-6
-LAST_PAUSE = {MEETING_TAG: 1e-3, PACKET_TAG: 50e-6}  # ranks may be long in coming, data is not
+LAST_PAUSE = {MEETING: 1e-3, PACKET: 50e-6}  # ranks may be long in coming, data is not
 NOTICE_INTERVAL = 0.01
 
 logger = logging.getLogger("kadril")
@@ -63,16 +63,9 @@ class Pending(NamedTuple):
 
 
 class MpiTransport(MovingTransport):
-    """A group of ranks connected by MPI.
-
-    Attributes:
-        keeps_communicator: whether the communicator outlives the group. It has to where ranks leave
-            in the middle of a call: a message may still be under way, and a communicator that is
-            made later, of other ranks, would get it.
-    """
+    """A group of ranks connected by MPI."""
 
     kind = "mpi"
-    keeps_communicator = False
 
     @classmethod
     def open(
@@ -86,25 +79,23 @@ class MpiTransport(MovingTransport):
             config: `patience` and `stall_warning` are used.
         """
         board = NoticeBoard.of(comm)
-        board.num_groups += 1
-        ranks = range(comm.Get_size())
-        return cls(comm.Dup(), world_ranks, config, board, ranks, f"{board.num_groups}")
+        number = board.agree_on_number()
+        return cls(board, range(comm.Get_size()), world_ranks, config, number)
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
-        world_ranks: Sequence[int],
-        config: Config,
         board: NoticeBoard,
         board_ranks: Sequence[int],
-        label: str,
+        world_ranks: Sequence[int],
+        config: Config,
+        number: int,
     ) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size(), world_ranks, config)
-        comm.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py turns into exceptions
-        self._comm = comm
+        rank = board_ranks.index(board.comm.Get_rank())
+        super().__init__(rank, len(board_ranks), world_ranks, config)
         self._board = board
         self._board_ranks = tuple(board_ranks)
-        self._label = label
+        self._number = number
+        self._first_tag = board.open_group(number)
         self._last_notice = 0.0
         level = MPI.Query_thread()
         self._turn: AbstractContextManager[object] = (
@@ -120,16 +111,13 @@ class MpiTransport(MovingTransport):
                 " set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
             )
 
-    def _subgroup(self, members: Sequence[int], label: str) -> MpiTransport:
-        with self._turn:
-            group = self._comm.Get_group().Incl(list(members))
-            comm = self._comm.Create_group(group)
-            group.Free()
-        world_ranks = [self.world_ranks[rank] for rank in members]
+    def _new_number(self) -> int:
+        return self._board.new_number()
+
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> MpiTransport:
         board_ranks = [self._board_ranks[rank] for rank in members]
-        return MpiTransport(
-            comm, world_ranks, self.config, self._board, board_ranks, f"{self._label}/{label}"
-        )
+        world_ranks = [self.world_ranks[rank] for rank in members]
+        return MpiTransport(self._board, board_ranks, world_ranks, self.config, number)
 
     # Movers.
 
@@ -141,26 +129,27 @@ class MpiTransport(MovingTransport):
         self._move(
             [(rank, record) for rank in others],
             [(rank, rows[rank]) for rank in reversed(others)],
-            MEETING_TAG,
+            MEETING,
         )
         return rows
 
     def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
-        self._move(sends, recvs, PACKET_TAG)
+        self._move(sends, recvs, PACKET)
 
-    def _move(self, sends: Sequence[Packet], recvs: Sequence[Packet], tag: int) -> None:
+    def _move(self, sends: Sequence[Packet], recvs: Sequence[Packet], kind: int) -> None:
         """Start all messages, and look until all are through."""
         self._begin_wait()
         pending: list[Pending] = []
+        comm, tag, there = self._board.comm, self._first_tag + kind, self._board_ranks
         try:
             with self._turn:
                 for peer, memory in pieces(recvs):
-                    request = self._comm.Irecv([memory, MPI.BYTE], peer, tag)
+                    request = comm.Irecv([memory, MPI.BYTE], there[peer], tag)
                     pending.append(Pending(peer, request, memory))
                 for peer, memory in pieces(sends):
-                    request = self._comm.Isend([memory, MPI.BYTE], peer, tag)
+                    request = comm.Isend([memory, MPI.BYTE], there[peer], tag)
                     pending.append(Pending(peer, request, memory))
-            self._finish(pending, LAST_PAUSE[tag])
+            self._finish(pending, LAST_PAUSE[kind])
         except BaseException as error:
             abandoned.extend(pending)
             if isinstance(error, MPI.Exception):
@@ -191,23 +180,12 @@ class MpiTransport(MovingTransport):
         others = [rank for index, rank in enumerate(self._board_ranks) if index != self.rank]
         try:
             with self._turn:
-                self._board.post(self._label, self._ending_of(failure), others)
-                self._board.drop(self._label)
-                self._release(failure)
+                try:
+                    self._board.post(self._number, self._ending_of(failure), others)
+                finally:
+                    self._board.close_group(self._number)
         except MPI.Exception as error:
             logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
-
-    def _release(self, failure: KadrilError | None) -> None:
-        """Let go of the communicator, if nobody uses it."""
-        if failure is not None:
-            with suppress(NotImplementedError, MPI.Exception):
-                self._comm.Revoke()  # wakes ranks that wait in it, under fault tolerance
-        elif not self.keeps_communicator and self._lock.acquire(blocking=False):
-            # Otherwise another thread is in a call.
-            try:
-                self._comm.Free()
-            finally:
-                self._lock.release()
 
     # Trouble.
 
@@ -228,7 +206,7 @@ class MpiTransport(MovingTransport):
     def _raise_obstacle(self) -> None:
         """Raise if a rank has said that it left before it completed this call."""
         with self._turn:
-            notices = self._board.read(self._label)
+            notices = self._board.read(self._number)
         endings = {
             rank: notices[there] for rank, there in enumerate(self._board_ranks) if there in notices
         }
@@ -248,12 +226,13 @@ class MpiTransport(MovingTransport):
 
     def _failed_ranks(self) -> list[int]:
         """Ranks of this group that MPI knows to be dead; only a fault-tolerant one knows."""
+        comm = self._board.comm
         try:
-            failed = self._comm.Get_failed()
+            failed = comm.Get_failed()
         except (NotImplementedError, MPI.Exception):
             return []
-        ranks = MPI.Group.Translate_ranks(failed, None, self._comm.Get_group())
-        return [rank for rank in ranks if rank != MPI.UNDEFINED]
+        there = MPI.Group.Translate_ranks(failed, None, comm.Get_group())
+        return [self._board_ranks.index(rank) for rank in there if rank in self._board_ranks]
 
 
 def pieces(packets: Sequence[Packet]) -> list[tuple[int, npt.NDArray[np.uint8]]]:
