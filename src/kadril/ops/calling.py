@@ -1,0 +1,22 @@
+"""Calling an autograd function, with a type."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["anchor_for", "apply"]
+
+
+def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
+    """The result of a function that gives one tensor."""
+    result: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+def anchor_for(requires_grad: bool) -> torch.Tensor:
+    """A tensor without elements, to be given to a function besides its input.
+
+    It keeps a rank in the graph whose own input needs no gradient, when other ranks' inputs do: all
+    of them have to be there for the collectives of the backward pass.
+    """
+    return torch.empty(0, requires_grad=requires_grad and torch.is_grad_enabled())

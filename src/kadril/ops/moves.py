@@ -1,0 +1,275 @@
+"""Moves: every worker owns a box of a global tensor, and gets the box that it needs.
+
+    owned   | 0 1 2 3 | 4 5 6 7 |            needed    [ 0 1 2 3 4 5 ]
+              worker 0  worker 1                           [ 2 3 4 5 6 7 0 1 ]   (periodic)
+
+Boxes that are needed may overlap, reach over any number of workers, and go beyond the edge of the
+tensor: there they are filled with a constant, or go on at the other end. Halo exchange and
+repartition are both this, with different boxes.
+
+As an operator, y_r[i] = x[i] for all i in the box that worker r needs. Its adjoint adds what came
+back for each element: x*[i] = sum_r y*_r[i].
+
+Boxes are products of intervals, so who sends what to whom is found dim by dim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from kadril.ops.calling import anchor_for, apply
+from kadril.ops.packing import Slices, pack, room_for, unpack_add, unpack_into
+from kadril.partition import Interval
+from kadril.partition.pairing import rank_at
+from kadril.transport.base import Transport
+
+__all__ = ["Moves", "move", "plan_moves"]
+
+
+class Run(NamedTuple):
+    """Elements that lie together on both sides."""
+
+    source: int
+    target: int
+    size: int
+
+
+class Move(NamedTuple):
+    """Boxes that go to, or come from, a peer, in one message."""
+
+    peer: int
+    boxes: tuple[Slices, ...]
+
+
+class Moves(NamedTuple):
+    """What one worker has to do.
+
+    Attributes:
+        sends: boxes of what it owns.
+        recvs: boxes of what it gets.
+        copies: boxes (owned, got) that it has itself.
+        shape: of what it owns; None where it owns nothing.
+        out_shape: of what it gets; None where it gets nothing.
+        fill: value of what nobody owns.
+        is_covered: whether there is none of that.
+    """
+
+    sends: tuple[Move, ...]
+    recvs: tuple[Move, ...]
+    copies: tuple[tuple[Slices, Slices], ...]
+    shape: tuple[int, ...] | None
+    out_shape: tuple[int, ...] | None
+    fill: float
+    is_covered: bool
+
+
+class Side(NamedTuple):
+    """One side of the moves: blocks on a partition.
+
+    Attributes:
+        ranks: number of each worker in the transport, in the order of the partition.
+        shape: of the partition.
+        blocks: for each dim, the interval at each position along its axis.
+        me: this process's worker, or None.
+    """
+
+    ranks: Sequence[int]
+    shape: tuple[int, ...]
+    blocks: Sequence[Sequence[Interval]]
+    me: tuple[int, ...] | None
+
+    def box(self) -> list[Interval] | None:
+        """The box of this process."""
+        if self.me is None:
+            return None
+        return [blocks[position] for blocks, position in zip(self.blocks, self.me, strict=True)]
+
+
+def find_runs(needed: Interval, owned: Interval, period: int | None) -> list[Run]:
+    """The parts of an interval that another one has, in the order of the first."""
+    if period is None:
+        shifts: Sequence[int] = (0,)
+    else:
+        first = (needed.start - owned.stop) // period
+        last = (needed.stop - owned.start) // period
+        shifts = range(first * period, (last + 1) * period, period)
+    runs = []
+    for shift in shifts:
+        both = needed & owned.shifted(shift)
+        if both.size:
+            start = both.start - shift - owned.start
+            runs.append(Run(start, both.start - needed.start, both.size))
+    return runs
+
+
+def plan_moves(
+    owners: Side,
+    takers: Side,
+    *,
+    periods: Sequence[int | None],
+    fill: float = 0.0,
+) -> Moves:
+    """What this process has to do.
+
+    Args:
+        owners: who owns what; boxes do not overlap.
+        takers: who needs what.
+        periods: for each dim, after how many elements it begins anew; None where it ends.
+        fill: for what nobody owns.
+    """
+    owned, needed = owners.box(), takers.box()
+    sends: list[Move] = []
+    recvs: list[Move] = []
+    sent: list[Slices] = []
+    received: list[Slices] = []
+    my_number = None
+    if owners.me is not None:
+        my_number = owners.ranks[rank_at(owners.me, owners.shape)]
+    elif takers.me is not None:
+        my_number = takers.ranks[rank_at(takers.me, takers.shape)]
+    if owned is not None:
+        for peer, runs in meet(
+            takers,
+            [
+                [find_runs(theirs, mine, period) for theirs in blocks]
+                for blocks, mine, period in zip(takers.blocks, owned, periods, strict=True)
+            ],
+        ):
+            boxes = [source_slices(box) for box in itertools.product(*runs)]
+            if peer == my_number:
+                sent += boxes
+            else:
+                sends.append(Move(peer, tuple(boxes)))
+    num_covered = 0
+    if needed is not None:
+        for peer, runs in meet(
+            owners,
+            [
+                [find_runs(mine, theirs, period) for theirs in blocks]
+                for blocks, mine, period in zip(owners.blocks, needed, periods, strict=True)
+            ],
+        ):
+            boxes = [target_slices(box) for box in itertools.product(*runs)]
+            num_covered += sum(volume(box) for box in boxes)
+            if peer == my_number:
+                received += boxes
+            else:
+                recvs.append(Move(peer, tuple(boxes)))
+    shape = None if owned is None else tuple(each.size for each in owned)
+    out_shape = None if needed is None else tuple(each.size for each in needed)
+    total = 0 if needed is None else volume([slice(0, each.size) for each in needed])
+    return Moves(
+        tuple(sends),
+        tuple(recvs),
+        tuple(zip(sent, received, strict=True)),
+        shape,
+        out_shape,
+        fill,
+        num_covered == total,
+    )
+
+
+def meet(side: Side, runs: Sequence[Sequence[list[Run]]]) -> list[tuple[int, list[list[Run]]]]:
+    """The workers of a side with which there is something to move, and the runs for each dim."""
+    positions = [[position for position, found in enumerate(per_dim) if found] for per_dim in runs]
+    return [
+        (
+            side.ranks[rank_at(place, side.shape)],
+            [runs[dim][position] for dim, position in enumerate(place)],
+        )
+        for place in itertools.product(*positions)
+    ]
+
+
+def source_slices(box: Sequence[Run]) -> Slices:
+    """A box among what the owner has."""
+    return tuple(slice(run.source, run.source + run.size) for run in box)
+
+
+def target_slices(box: Sequence[Run]) -> Slices:
+    """A box among what the taker gets."""
+    return tuple(slice(run.target, run.target + run.size) for run in box)
+
+
+def volume(box: Sequence[slice]) -> int:
+    """Elements in a box."""
+    result = 1
+    for each in box:
+        result *= each.stop - each.start
+    return result
+
+
+def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) -> torch.Tensor:
+    """y = F x."""
+    shape = moves.out_shape
+    if shape is None:
+        y = x.new_empty(0)
+    elif moves.is_covered:
+        y = x.new_empty(shape)
+    else:
+        y = x.new_full(shape, moves.fill)
+    sends = [(peer, pack(x, boxes)) for peer, boxes in moves.sends]
+    recvs = [(peer, room_for(y, boxes)) for peer, boxes in moves.recvs]
+    for mine, box in moves.copies:
+        y[box] = x[mine]
+    transport.exchange(sends, recvs, name=what)
+    for (_, boxes), (_, received) in zip(moves.recvs, recvs, strict=True):
+        unpack_into(y, boxes, received)
+    return y
+
+
+def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
+    """x = F* y."""
+    x = y.new_empty(0) if moves.shape is None else y.new_zeros(moves.shape)
+    sends = [(peer, pack(y, boxes)) for peer, boxes in moves.recvs]
+    recvs = [(peer, x.new_empty(room_for(x, boxes).shape)) for peer, boxes in moves.sends]
+    for mine, box in moves.copies:
+        x[mine] += y[box]
+    transport.exchange(sends, recvs, name=what)
+    for (_, boxes), (_, received) in zip(moves.sends, recvs, strict=True):
+        unpack_add(x, boxes, received)
+    return x
+
+
+class MoveFunction(torch.autograd.Function):
+    """F, and F* as its backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, _: torch.Tensor, moves: Moves, transport: Transport, what: str
+    ) -> torch.Tensor:
+        """y = F x."""
+        ctx.moves, ctx.transport, ctx.what, ctx.shape = moves, transport, what, x.shape
+        return run_moves(moves, transport, x.detach(), what)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = F* y*."""
+        (grad,) = grads
+        x = run_adjoint(ctx.moves, ctx.transport, grad.detach(), f"adjoint of {ctx.what}")
+        return x.reshape(ctx.shape), None, None, None, None
+
+
+def move(
+    x: torch.Tensor,
+    moves: Moves,
+    transport: Transport,
+    what: str,
+    *,
+    requires_grad: bool,
+) -> torch.Tensor:
+    """Get the box that is needed; collective over the transport.
+
+    Args:
+        x: what this process owns; anything without elements where it owns nothing.
+        moves: what to do.
+        transport: between all owners and takers.
+        what: for errors.
+        requires_grad: whether any owner's tensor does. Then every rank takes part in the backward
+            pass, also one that gave nothing.
+    """
+    return apply(MoveFunction, x, anchor_for(requires_grad), moves, transport, what)

@@ -1,0 +1,81 @@
+"""Replicated tensors: one vector that many workers hold, all the same.
+
+A parameter that every worker has a copy of, a loss that every worker knows the value of. Such a
+vector counts once: <a, b> is taken on one worker. With that inner product,
+
+    spread      one -> a copy for each       y_r = x             x*  = sum_r y*_r     on each
+    total       one part of each -> the sum  y = sum_r x_r       x*_r = y*            on each
+
+are each other's adjoint. In the forward pass `spread` moves nothing: the copies are there already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kadril.ops.all_sum_reduce import reduced
+from kadril.ops.calling import apply
+from kadril.partition import Group
+
+__all__ = ["spread", "total"]
+
+
+def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tensor:
+    """Use a replicated tensor for work that each worker does for itself.
+
+    Gradients are summed over the group, so that every copy gets the whole one.
+
+    Args:
+        x: the same on all ranks of the group.
+        group: who hold it.
+        what: for errors.
+    """
+    if group.transport.size == 1:
+        return x
+    return apply(SpreadFunction, x, group, what)
+
+
+def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor:
+    """The sum of what the workers have, as a replicated tensor.
+
+    Each of them may call `backward()` on a loss made of it: that is one loss, not several.
+
+    Args:
+        x: of the same shape on all ranks of the group.
+        group: over whom to sum.
+        what: for errors.
+    """
+    if group.transport.size == 1:
+        return x.clone()
+    return apply(TotalFunction, x, group, what)
+
+
+class SpreadFunction(torch.autograd.Function):
+    """A copy for each; the adjoint is the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
+        """y_r = x."""
+        ctx.group, ctx.what = group, what
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = sum_r y*_r."""
+        return reduced(grads[0], ctx.group, f"adjoint of {ctx.what}"), None, None
+
+
+class TotalFunction(torch.autograd.Function):
+    """The sum; the adjoint is a copy for each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
+        """y = sum_r x_r."""
+        return reduced(x, group, what)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x*_r = y*."""
+        return grads[0], None, None

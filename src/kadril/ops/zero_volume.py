@@ -1,0 +1,56 @@
+"""Zero-volume tensors: what a rank has that holds nothing of a distributed tensor.
+
+They flow through the graph like any other, so that the backward pass gets to every rank: all of
+them have to be there for its collectives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kadril.ops.calling import apply
+
+__all__ = ["correct_zero_volume", "zero_volume_tensor"]
+
+
+def zero_volume_tensor(
+    batch: int | None = None,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """A tensor without elements.
+
+    Args:
+        batch: size of its first dim, the second being 0; one dim of size 0 where None.
+        dtype: of the elements that it does not have.
+        requires_grad: whether gradients are to get to it.
+        device: where it is.
+    """
+    shape = (0,) if batch is None else (batch, 0)
+    return torch.empty(shape, dtype=dtype, requires_grad=requires_grad, device=device)
+
+
+def correct_zero_volume(x: torch.Tensor) -> torch.Tensor:
+    """A tensor that `backward()` may be called on: a copy, or the number 0 where there is nothing.
+
+    For the end of a network whose result only some ranks have.
+    """
+    return apply(CorrectFunction, x)
+
+
+class CorrectFunction(torch.autograd.Function):
+    """Nothing as the number 0, and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """y = x, or 0."""
+        ctx.shape, ctx.has_volume = x.shape, x.numel() > 0
+        return x.clone() if ctx.has_volume else x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        """x* = y*, or nothing."""
+        return grads[0] if ctx.has_volume else grads[0].new_empty(ctx.shape)
