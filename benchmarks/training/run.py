@@ -5,53 +5,37 @@ python benchmarks/training/run.py [--rounds N] [--output DIR]
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from check_bars import check_bars
 
-from kadril.bench.bars import print_bars
-from kadril.bench.program import ProgramError, run_program
-from kadril.bench.report import describe_surroundings
+from kadril.bench.claim import Outcome, run_claim
+from kadril.bench.program import run_program
 from kadril.bench.sheet import Series, Sheet
 from kadril.bench.turns import slowest
 
-RESULTS = Path(__file__).parents[1] / "results"
 NUM_RANKS = 2
 TIMEOUT = 3600.0
 
 
-def measure(num_rounds: int, command: str) -> Sheet:
+def measure(num_rounds: int) -> Outcome:
     """Run all settings on two ranks."""
-    surroundings = describe_surroundings()
     program = Path(__file__).with_name("rank.py")
     arguments = ["--rounds", str(num_rounds)]
     answers = run_program(program, arguments, num_ranks=NUM_RANKS, timeout=TIMEOUT)
     workloads = answers[0]["samples"]
-    return Sheet(
-        theme="training",
-        title="Training steps beside DDP on gloo",
-        date=surroundings["date"],
-        command=command,
-        num_ranks=NUM_RANKS,
-        machine=surroundings["machine"],
-        load={**surroundings["load"], "end": os.getloadavg()},
-        versions=surroundings["versions"],
-        missing=answers[0]["missing"],
-        facts={
-            "losses": {name: mean_losses(answers, name) for name in workloads},
-            "digests": {name: list_digests(answers, name) for name in workloads},
-        },
-        series=[
-            Series(name, setting, rounds)
-            for name in workloads
-            for setting, rounds in slowest([one["samples"][name] for one in answers]).items()
-        ],
-    )
+    series = [
+        Series(name, setting, rounds)
+        for name in workloads
+        for setting, rounds in slowest([one["samples"][name] for one in answers]).items()
+    ]
+    facts = {
+        "losses": {name: mean_losses(answers, name) for name in workloads},
+        "digests": {name: list_digests(answers, name) for name in workloads},
+    }
+    return Outcome(series, facts, answers[0]["missing"])
 
 
 def mean_losses(answers: list[dict[str, Any]], workload: str) -> dict[str, list[float]]:
@@ -90,26 +74,16 @@ def describe_training(sheet: Sheet) -> list[str]:
     return lines
 
 
-def main(argv: list[str]) -> int:
-    """Measure, write, check."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="directory")
-    words = parser.parse_args(argv)
-    command = shlex.join(["benchmarks/training/run.py", *argv])
-    try:
-        sheet = measure(words.rounds, command)
-    except ProgramError as error:
-        print(error, file=sys.stderr)
-        return 1
-    bars = list(check_bars(sheet))
-    training = describe_training(sheet)
-    path = sheet.write(words.output, bars, training)
-    print("\n".join((*training, "")))
-    are_reached = print_bars(bars)
-    print(f"\nwritten to {path} and {path.with_suffix('.md').name}")
-    return 0 if are_reached else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(
+        run_claim(
+            sys.argv[1:],
+            program=Path(__file__).resolve(),
+            title="Training steps beside DDP on gloo",
+            num_ranks=NUM_RANKS,
+            num_rounds=30,
+            measure=measure,
+            check=check_bars,
+            describe=describe_training,
+        )
+    )
