@@ -19,6 +19,7 @@
 #include <span>
 
 #include "channel.h"
+#include "runs.h"
 
 namespace kadril {
 
@@ -27,6 +28,7 @@ struct Outgoing {
   DType dtype;  // compared at both ends
   const void* memory;
   uint64_t bytes;
+  Runs runs = {};  // how they lie at `memory`
 };
 
 struct Incoming {
@@ -34,6 +36,7 @@ struct Incoming {
   DType dtype;
   void* memory;
   uint64_t bytes;
+  Runs runs = {};
 };
 
 Error barrier(Channel& channel, Call call);

@@ -3,6 +3,7 @@
 // or copy.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -277,6 +278,32 @@ nb::object py_exchange(PythonChannel& self, const std::vector<Message>& sends,
   return run([&] { return exchange(self.channel, call, outgoing, incoming); });
 }
 
+// peer, dtype, address, bytes, bytes of a run, (count, stride in bytes) of each dim outside it
+using Box =
+    std::tuple<int, int, Address, uint64_t, uint64_t, std::vector<std::pair<uint64_t, int64_t>>>;
+
+Runs runs_of(const Box& box) {
+  std::vector<Runs::Dim> dims;
+  for (const auto& [count, stride] : std::get<5>(box)) dims.push_back({count, stride});
+  return {std::get<4>(box), std::move(dims)};
+}
+
+nb::object py_exchange_boxes(PythonChannel& self, const std::vector<Box>& sends,
+                             const std::vector<Box>& recvs, const char* name) {
+  const Call call = make_call(static_cast<int>(DType::uint8), name);
+  std::vector<Outgoing> outgoing;
+  std::vector<Incoming> incoming;
+  for (const Box& box : sends) {
+    const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
+    outgoing.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
+  }
+  for (const Box& box : recvs) {
+    const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
+    incoming.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
+  }
+  return run([&] { return exchange(self.channel, call, outgoing, incoming); });
+}
+
 nb::object py_barrier(PythonChannel& self, const char* name) {
   const Call call = make_call(static_cast<int>(DType::uint8), name);
   return run([&] { return barrier(self.channel, call); });
@@ -339,6 +366,7 @@ void bind_channel(nb::module_& module) {
       .def("reduce_scatterv", &py_reduce_scatterv)
       .def("alltoallv", &py_alltoallv)
       .def("exchange", &py_exchange)
+      .def("exchange_boxes", &py_exchange_boxes)
       .def("barrier", &py_barrier)
       .def("revoke", [](PythonChannel& self) { self.channel.revoke(); })
       .def("close", [](PythonChannel& self) {

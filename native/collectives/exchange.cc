@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "collectives.h"
-#include "copy.h"
 #include "visit.h"
 
 namespace kadril {
@@ -55,12 +54,7 @@ class Exchange {
     for (size_t i = 0; i < sends_.size(); ++i) {
       const Outgoing& send = sends_[i];
       const bool leaves = !stays_here(send.peer);
-      table[i] = {send.peer,
-                  lane,
-                  send.dtype,
-                  send.bytes,
-                  send.bytes ? visit_.arena().offset_of(send.memory, send.bytes) : 0,
-                  total};
+      table[i] = {send.peer, lane, send.dtype, send.bytes, offset_of(send), total};
       if (leaves) {
         ++lane;
         total += send.bytes;
@@ -77,9 +71,16 @@ class Exchange {
     if (!mine.inlined || total == 0) return;
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (stays_here(sends_[i].peer) || sends_[i].bytes == 0) continue;
-      copy_cached(mine.payload + table[i].position, sends_[i].memory, sends_[i].bytes);
+      read(sends_[i], mine.payload + table[i].position, 0, sends_[i].bytes);
     }
     visit_.hit(Phase::mid_copy);
+  }
+
+  // Peers read memory that is shared by themselves, if it is one run.
+  uint64_t offset_of(const Outgoing& send) const {
+    if (send.bytes == 0) return 0;
+    return send.runs.is_contiguous() ? visit_.arena().offset_of(send.memory, send.bytes)
+                                     : no_offset;
   }
 
   // Pair the receives of every member with the sends to it; `matches_` keeps those of this member.
@@ -133,9 +134,27 @@ class Exchange {
     for (const Incoming& recv : recvs_) {
       if (!stays_here(recv.peer)) continue;
       own = std::find_if(own, sends_.end(), [&](const Outgoing& s) { return stays_here(s.peer); });
-      if (recv.bytes > 0) std::memmove(recv.memory, own->memory, recv.bytes);
+      if (recv.bytes > 0) copy_own(*own, recv);
       ++own;
     }
+  }
+
+  static void copy_own(const Outgoing& send, const Incoming& recv) {
+    if (send.runs.is_contiguous()) {
+      write(recv, static_cast<const std::byte*>(send.memory), 0, recv.bytes);
+      return;
+    }
+    std::vector<std::byte> packed(send.bytes);
+    read(send, packed.data(), 0, send.bytes);
+    write(recv, packed.data(), 0, recv.bytes);
+  }
+
+  static void read(const Outgoing& send, std::byte* target, uint64_t begin, uint64_t bytes) {
+    send.runs.read(target, static_cast<const std::byte*>(send.memory), begin, bytes);
+  }
+
+  static void write(const Incoming& recv, const std::byte* source, uint64_t begin, uint64_t bytes) {
+    recv.runs.write(static_cast<std::byte*>(recv.memory), source, begin, bytes);
   }
 
   bool all_memory_shared() const {
@@ -152,7 +171,7 @@ class Exchange {
     for (size_t i = 0; i < recvs_.size(); ++i) {
       const Incoming& recv = recvs_[i];
       if (stays_here(recv.peer) || recv.bytes == 0) continue;
-      copy_cached(recv.memory, find(recv.peer, *matches_[i]), recv.bytes);
+      write(recv, find(recv.peer, *matches_[i]), 0, recv.bytes);
     }
   }
 
@@ -189,9 +208,8 @@ class Exchange {
     const uint64_t begin = round * lane;
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (stays_here(sends_[i].peer) || begin >= sends_[i].bytes) continue;
-      copy_cached(staging_half(visit_, visit_.me(), round) + table[i].lane * lane,
-                  static_cast<const std::byte*>(sends_[i].memory) + begin,
-                  std::min(lane, sends_[i].bytes - begin));
+      read(sends_[i], staging_half(visit_, visit_.me(), round) + table[i].lane * lane, begin,
+           std::min(lane, sends_[i].bytes - begin));
     }
   }
 
@@ -201,9 +219,8 @@ class Exchange {
       const uint64_t lane = lanes[static_cast<size_t>(recv.peer)];
       const uint64_t begin = round * lane;
       if (stays_here(recv.peer) || begin >= recv.bytes) continue;
-      copy_cached(static_cast<std::byte*>(recv.memory) + begin,
-                  staging_half(visit_, recv.peer, round) + matches_[i]->lane * lane,
-                  std::min(lane, recv.bytes - begin));
+      write(recv, staging_half(visit_, recv.peer, round) + matches_[i]->lane * lane, begin,
+            std::min(lane, recv.bytes - begin));
     }
   }
 

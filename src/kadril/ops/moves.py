@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from kadril.ops.calling import anchor_for, apply
-from kadril.ops.packing import Slices, pack, room_for, unpack_add, unpack_into
+from kadril.ops.linear import apply_operator
+from kadril.ops.packing import Slices, exchange_packed, pack, room_for, unpack_add, unpack_into
 from kadril.partition import Interval
 from kadril.partition.pairing import rank_at
 from kadril.transport.base import Transport
@@ -56,6 +56,7 @@ class Moves(NamedTuple):
         out_shape: of what it gets; None where it gets nothing.
         fill: value of what nobody owns.
         is_covered: whether there is none of that.
+        is_one_to_one: whether everything that is owned is needed by exactly one worker.
     """
 
     sends: tuple[Move, ...]
@@ -65,6 +66,7 @@ class Moves(NamedTuple):
     out_shape: tuple[int, ...] | None
     fill: float
     is_covered: bool
+    is_one_to_one: bool
 
 
 class Side(NamedTuple):
@@ -112,6 +114,7 @@ def plan_moves(
     *,
     periods: Sequence[int | None],
     fill: float = 0.0,
+    is_one_to_one: bool = False,
 ) -> Moves:
     """What this process has to do.
 
@@ -120,6 +123,7 @@ def plan_moves(
         takers: who needs what.
         periods: for each dim, after how many elements it begins anew; None where it ends.
         fill: for what nobody owns.
+        is_one_to_one: whether the boxes that are needed do not overlap, and leave nothing out.
     """
     owned, needed = owners.box(), takers.box()
     sends: list[Move] = []
@@ -170,6 +174,7 @@ def plan_moves(
         out_shape,
         fill,
         num_covered == total,
+        is_one_to_one,
     )
 
 
@@ -212,46 +217,68 @@ def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) ->
         y = x.new_empty(shape)
     else:
         y = x.new_full(shape, moves.fill)
-    sends = [(peer, pack(x, boxes)) for peer, boxes in moves.sends]
-    recvs = [(peer, room_for(y, boxes)) for peer, boxes in moves.recvs]
     for mine, box in moves.copies:
         y[box] = x[mine]
-    transport.exchange(sends, recvs, name=what)
-    for (_, boxes), (_, received) in zip(moves.recvs, recvs, strict=True):
+    came = exchange_packed(transport, moves.sends, x, moves.recvs, y, what)
+    for (_, boxes), received in zip(moves.recvs, came, strict=True):
         unpack_into(y, boxes, received)
     return y
 
 
 def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
     """x = F* y."""
+    if moves.is_one_to_one:
+        return run_inverse(moves, transport, y, what)
     x = y.new_empty(0) if moves.shape is None else y.new_zeros(moves.shape)
-    sends = [(peer, pack(y, boxes)) for peer, boxes in moves.recvs]
-    recvs = [(peer, x.new_empty(room_for(x, boxes).shape)) for peer, boxes in moves.sends]
+    beside = [x.new_empty(room_for(x, boxes).shape) for _, boxes in moves.sends]
+    recvs = [(peer, room) for (peer, _), room in zip(moves.sends, beside, strict=True)]
     for mine, box in moves.copies:
         x[mine] += y[box]
-    transport.exchange(sends, recvs, name=what)
-    for (_, boxes), (_, received) in zip(moves.sends, recvs, strict=True):
+    transport.exchange([(peer, pack(y, boxes)) for peer, boxes in moves.recvs], recvs, name=what)
+    for (_, boxes), received in zip(moves.sends, beside, strict=True):
         unpack_add(x, boxes, received)
     return x
 
 
-class MoveFunction(torch.autograd.Function):
-    """F, and F* as its backward pass."""
+def run_inverse(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
+    """x = F* y, where each element has one place only: nothing is added."""
+    x = y.new_empty(0 if moves.shape is None else moves.shape)
+    for mine, box in moves.copies:
+        x[mine] = y[box]
+    came = exchange_packed(transport, moves.recvs, y, moves.sends, x, what)
+    for (_, boxes), received in zip(moves.sends, came, strict=True):
+        unpack_into(x, boxes, received)
+    return x
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, _: torch.Tensor, moves: Moves, transport: Transport, what: str
-    ) -> torch.Tensor:
+
+class MoveOperator(NamedTuple):
+    """Moves as a linear operator.
+
+    Attributes:
+        moves: what to do.
+        transport: between all owners and takers.
+        what: for errors.
+        dtype: of the tensor, which a rank that owns nothing of it cannot tell from its own.
+        nothing: shape of what a rank gets that needs nothing.
+    """
+
+    moves: Moves
+    transport: Transport
+    what: str
+    dtype: torch.dtype
+    nothing: tuple[int, ...]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y = F x."""
-        ctx.moves, ctx.transport, ctx.what, ctx.shape = moves, transport, what, x.shape
-        return run_moves(moves, transport, x.detach(), what)
+        if self.moves.shape is None:
+            x = x.new_empty(0, dtype=self.dtype)
+        y = run_moves(self.moves, self.transport, x, self.what)
+        return y if self.moves.out_shape is not None else y.reshape(self.nothing)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
         """x* = F* y*."""
-        (grad,) = grads
-        x = run_adjoint(ctx.moves, ctx.transport, grad.detach(), f"adjoint of {ctx.what}")
-        return x.reshape(ctx.shape), None, None, None, None
+        x = run_adjoint(self.moves, self.transport, y, f"adjoint of {self.what}")
+        return x if self.moves.shape is not None else None
 
 
 def move(
@@ -261,6 +288,8 @@ def move(
     what: str,
     *,
     requires_grad: bool,
+    dtype: torch.dtype | None = None,
+    nothing: tuple[int, ...] = (0,),
 ) -> torch.Tensor:
     """Get the box that is needed; collective over the transport.
 
@@ -271,5 +300,8 @@ def move(
         what: for errors.
         requires_grad: whether any owner's tensor does. Then every rank takes part in the backward
             pass, also one that gave nothing.
+        dtype: of the tensor; that of `x` where None.
+        nothing: shape, without elements, of the result where this process needs nothing.
     """
-    return apply(MoveFunction, x, anchor_for(requires_grad), moves, transport, what)
+    operator = MoveOperator(moves, transport, what, dtype or x.dtype, nothing)
+    return apply_operator(operator, x, requires_grad=requires_grad)

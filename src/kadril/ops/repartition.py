@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril.ops.announcement import announce
 from kadril.ops.moves import Moves, Side, move, plan_moves
 from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
 from kadril.partition.pairing import text
 
@@ -32,28 +32,33 @@ def repartition(
     P_y: Partition,
     *,
     sizes: Sequence[Sequence[int] | None] | None = None,
+    preserve_batch: bool = True,
     what: str = "Repartition",
 ) -> torch.Tensor:
     """Change who holds which block of a tensor; collective over the workers of both partitions.
 
-    The union of the two partitions is made at the first use of this pair: collective over the
-    world, as `Partition.create_partition_union`.
+    Where neither has all workers of the other their union is made at the first use of this pair,
+    which is collective over the world.
 
     Args:
         x: block of the global tensor on `P_x`; without elements on other ranks.
         P_x: where it is.
         P_y: where it goes.
         sizes: for each dim, block sizes along its axis of `P_y`; balanced where None.
+        preserve_batch: whether a rank that is not in `P_y` gets a zero-volume tensor with the first
+            size of its `x`, or with none.
         what: for errors.
 
     Returns:
         The block on `P_y`; a zero-volume tensor on other ranks.
 
     Raises:
-        ValueError: the partitions do not fit to the tensor.
-        MismatchError: the blocks of `x` do not fit together.
+        ValueError: the partitions do not fit to the tensor, or a rank that is not in `P_x` has
+            elements; on all ranks of both.
+        MismatchError: the blocks of `x` do not fit together; on all ranks of both.
     """
-    return Repartitioner(P_x, P_y, sizes=sizes, what=what)(x)
+    mover = Repartitioner(P_x, P_y, sizes=sizes, preserve_batch=preserve_batch, what=what)
+    return mover(x)
 
 
 class Repartitioner:
@@ -68,32 +73,38 @@ class Repartitioner:
         P_y: Partition,
         *,
         sizes: Sequence[Sequence[int] | None] | None = None,
+        preserve_batch: bool = True,
         what: str = "Repartition",
     ) -> None:
         if P_x.dim != P_y.dim:
             raise ValueError(
                 f"{what}: {text(P_x.shape)} and {text(P_y.shape)} have different numbers of axes"
             )
+        if sizes is not None and len(sizes) != P_y.dim:
+            raise ValueError(f"{what}: sizes for {len(sizes)} dims, and {P_y!r} has {P_y.dim} axes")
         self.P_x = P_x
         self.P_y = P_y
         self.sizes = sizes
+        self.preserve_batch = preserve_batch
         self.what = what
-        self.union = P_x.create_partition_union(P_y)
+        self.union = union_of(P_x, P_y)
         self._plans = PlanCache()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Move the blocks."""
         if not self.union.active:
-            return x.clone()
-        if self.P_x == self.P_y and self.sizes is None and self.P_x.size == 1:
-            return x.clone()
-        mine = agree(self.P_x, x, self.what) if self.P_x.active else None
-        structure = announce(self.union, mine, self.P_x, self.what)
+            return nothing_of(x, self.union, self.what)
+        structure = agree(self.union, x, self.what, owners=self.P_x)
         moves = self._plans.get(structure, lambda: self._plan(structure))
-        if mine is None:
-            x = x.new_empty(0, dtype=structure.dtype)
+        batch = x.shape[0] if self.preserve_batch and x.dim() else None
         return move(
-            x, moves, self.union.transport, self.what, requires_grad=structure.requires_grad
+            x,
+            moves,
+            self.union.transport,
+            self.what,
+            requires_grad=structure.requires_grad,
+            dtype=structure.dtype,
+            nothing=(0,) if batch is None else (batch, 0),
         )
 
     def _plan(self, structure: Structure) -> Moves:
@@ -107,7 +118,7 @@ class Repartitioner:
                     f"{self.what}: dim {dim} has {size} elements, too few for {length} workers"
                     f" along axis {dim} of {text(self.P_y.shape)}"
                 )
-            if wanted is not None and (len(wanted) != length or sum(wanted) != size):
+            if wanted is not None and not fills(wanted, length, size):
                 raise ValueError(
                     f"{self.what}: sizes {list(wanted)} for dim {dim} do not make up {size}"
                     f" elements over {length} workers"
@@ -120,4 +131,17 @@ class Repartitioner:
             Side([numbers[r] for r in self.P_x.ranks], self.P_x.shape, blocks, self.P_x.index),
             Side([numbers[r] for r in self.P_y.ranks], self.P_y.shape, targets, self.P_y.index),
             periods=[None] * len(blocks),
+            is_one_to_one=True,
         )
+
+
+def fills(sizes: Sequence[int], num_blocks: int, size: int) -> bool:
+    """Whether blocks make up a dim."""
+    return len(sizes) == num_blocks and sum(sizes) == size and min(sizes) >= 0
+
+
+def union_of(P_x: Partition, P_y: Partition) -> Partition:
+    """The workers of both; one of the two where it has them all. Collective over the world."""
+    if set(P_y.ranks) <= set(P_x.ranks):
+        return P_x
+    return P_y if set(P_x.ranks) <= set(P_y.ranks) else P_x.create_partition_union(P_y)

@@ -6,21 +6,25 @@ to whom) is decided alike on all workers, also when the block of only one of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from kadril.errors import MismatchError
-from kadril.partition import Interval, Partition, intervals_of
+from kadril.errors import MismatchError, UnsupportedError
+from kadril.partition import Group, Interval, Partition, intervals_of
 from kadril.partition.pairing import index_of, text
+from kadril.transport.base import Transport
 from kadril.transport.buffer import TORCH_DTYPES
 
-__all__ = ["PlanCache", "Structure", "agree"]
+__all__ = ["PlanCache", "Structure", "agree", "agree_in_line", "is_differentiable"]
 
 MAX_DIMS = 12
+HEADER = 4  # numbers before the shape
 DTYPES = list(TORCH_DTYPES)
+DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 Plan = TypeVar("Plan")
 
@@ -32,7 +36,7 @@ class Structure(NamedTuple):
         partition_shape: workers along each axis.
         shapes: of each worker's block.
         dtype: of all.
-        requires_grad: whether any of them does.
+        requires_grad: whether any of them does, and graphs are recorded.
     """
 
     partition_shape: tuple[int, ...]
@@ -67,34 +71,130 @@ class Structure(NamedTuple):
         return [intervals_of(each) for each in sizes]
 
 
-def agree(partition: Partition, x: torch.Tensor, what: str) -> Structure:
-    """What all workers of a partition hold; collective over it.
+def agree(
+    partition: Partition, x: torch.Tensor, what: str, owners: Partition | None = None
+) -> Structure:
+    """What the workers of a partition hold; collective over it.
+
+    Args:
+        partition: who take part.
+        x: what this one holds.
+        what: for errors.
+        owners: those of them that hold the tensor; the others have a tensor without elements. All
+            of them where None.
 
     Raises:
-        MismatchError: they hold tensors of different dtypes or numbers of dims.
-        ValueError: a tensor of more dims than can be told.
+        MismatchError: they hold tensors of different dtypes or numbers of dims, or some of them
+            record a graph and others do not; on all of them.
+        UnsupportedError: a dtype that transports do not move; on all of them.
+        ValueError: a tensor of too many dims, or one where there should be none; on all of them.
     """
-    if x.dim() > MAX_DIMS:
-        raise ValueError(f"{what}: a tensor may have {MAX_DIMS} dims, got {x.dim()}")
-    header = (x.dim(), DTYPES.index(x.dtype), int(x.requires_grad))
-    if partition.size == 1:
-        return Structure(partition.shape, (tuple(x.shape),), x.dtype, x.requires_grad)
-    mine = np.zeros(len(header) + MAX_DIMS, dtype=np.int64)
-    mine[: len(header) + x.dim()] = [*header, *x.shape]
-    rows = np.empty((partition.size, mine.size), dtype=np.int64)
-    partition.transport.allgatherv(mine, rows, [mine.size] * partition.size, name=what)
-    found = rows.tolist()
-    if any(row[:2] != found[0][:2] for row in found):
-        calls = {
-            partition.ranks[rank]: f"{DTYPES[row[1]]} of shape {row[3 : 3 + row[0]]}"
-            for rank, row in enumerate(found)
-        }
+    owners = partition if owners is None else owners
+    rows = gather_rows(partition.transport, x, what)
+    by_rank = dict(zip(partition.ranks, rows, strict=True))
+    held = {rank: by_rank[rank] for rank in owners.ranks}
+    for rank, row in by_rank.items():
+        if rank not in held and row.has_elements:
+            raise ValueError(
+                f"{what}: rank {rank} holds a tensor of shape {list(row.shape)} and is not one of"
+                f" ranks {list(owners.ranks)}, on which the tensor lies; give zero_volume_tensor()"
+            )
+    dtype = check_alike(held, by_rank, what)
+    return Structure(
+        owners.shape,
+        tuple(row.shape for row in held.values()),
+        dtype,
+        any(row.requires_grad for row in rows) and is_differentiable(dtype),
+    )
+
+
+def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
+    """As `agree`, among the workers of a group."""
+    rows = dict(zip(group.ranks, gather_rows(group.transport, x, what), strict=True))
+    dtype = check_alike(rows, rows, what)
+    requires_grad = any(row.requires_grad for row in rows.values()) and is_differentiable(dtype)
+    return Structure(
+        (len(rows),), tuple(row.shape for row in rows.values()), dtype, requires_grad
+    )
+
+
+class Row(NamedTuple):
+    """What one worker holds, and whether it records a graph."""
+
+    num_dims: int
+    dtype_code: int
+    requires_grad: bool
+    is_recording: bool
+    shape: tuple[int, ...]
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether it holds anything."""
+        return self.num_dims == 0 or math.prod(self.shape) > 0
+
+    @property
+    def words(self) -> str:
+        """As people write it."""
+        dtype = DTYPES[self.dtype_code] if self.dtype_code >= 0 else "another dtype"
+        return f"{dtype} of shape {list(self.shape)}"
+
+
+def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> list[Row]:
+    """What all workers hold. Nothing is refused here: what one has found wrong, all shall find."""
+    is_recording = torch.is_grad_enabled()
+    mine = Row(
+        x.dim(),
+        DTYPE_CODES.get(x.dtype, -1),
+        x.requires_grad and is_recording,
+        is_recording,
+        tuple(x.shape[:MAX_DIMS]),
+    )
+    if transport.size == 1:
+        return [mine]
+    numbers = np.zeros(HEADER + MAX_DIMS, dtype=np.int64)
+    numbers[: HEADER + len(mine.shape)] = [*mine[:HEADER], *mine.shape]
+    found = np.empty((transport.size, numbers.size), dtype=np.int64)
+    transport.allgatherv(numbers, found, [numbers.size] * transport.size, name=what)
+    return [
+        Row(row[0], row[1], bool(row[2]), bool(row[3]), tuple(row[HEADER : HEADER + row[0]]))
+        for row in found.tolist()
+    ]
+
+
+def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str) -> torch.dtype:
+    """Raise where tensors cannot be parts of one; the dtype of all of them.
+
+    Args:
+        held: by those who hold a part, by world rank.
+        everyone: those, and the others who take part.
+        what: for errors.
+    """
+    first = next(iter(held.values()))
+    if any(row[:2] != first[:2] for row in held.values()):
+        calls = {rank: row.words for rank, row in held.items()}
         lines = "".join(f"\n  rank {rank}: {call}" for rank, call in calls.items())
         raise MismatchError(
             f"{what}: workers hold tensors of different dtypes or numbers of dims:{lines}", calls
         )
-    shapes = tuple(tuple(row[3 : 3 + row[0]]) for row in found)
-    return Structure(partition.shape, shapes, x.dtype, any(row[2] for row in found))
+    if first.dtype_code < 0:
+        raise UnsupportedError(
+            f"{what}: the tensor has a dtype that transports do not move; use one of"
+            f" {', '.join(str(dtype) for dtype in DTYPES)}"
+        )
+    if first.num_dims > MAX_DIMS:
+        raise ValueError(f"{what}: a tensor may have {MAX_DIMS} dims, got {first.num_dims}")
+    recording = [rank for rank, row in everyone.items() if row.is_recording]
+    if recording and len(recording) < len(everyone):
+        raise MismatchError(
+            f"{what}: ranks {recording} record a graph, and the others do not (torch.no_grad), so"
+            " they would miss each other in the backward pass; use the same mode on all ranks"
+        )
+    return DTYPES[first.dtype_code]
+
+
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Whether tensors of a dtype can have gradients."""
+    return dtype.is_floating_point or dtype.is_complex
 
 
 class PlanCache:

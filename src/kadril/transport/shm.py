@@ -252,6 +252,26 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
+    def exchange_boxes(
+        self,
+        sends: Sequence[tuple[int, torch.Tensor]],
+        recvs: Sequence[tuple[int, torch.Tensor]],
+        *,
+        name: str = "",
+    ) -> None:
+        """As `exchange`, for tensors in CPU memory that need not be contiguous.
+
+        Nothing is packed: runs of elements that lie together are copied from and to where they are.
+        The caller sees to it that memory to receive into overlaps nothing else.
+        """
+        failure = self._channel.exchange_boxes(
+            [native_box(peer, box) for peer, box in sends],
+            [native_box(peer, box) for peer, box in recvs],
+            name,
+        )
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
     def barrier(self, *, name: str = "") -> None:
         """Return when every rank has called it."""
         failure = self._channel.barrier(name)
@@ -336,6 +356,26 @@ def report_late(
         ", ".join(str(world_ranks[member]) for member in members),
         " (stopped by a signal or a debugger)" if stopped else "",
     )
+
+
+def native_box(
+    peer: int, box: torch.Tensor
+) -> tuple[int, int, int, int, int, list[tuple[int, int]]]:
+    """A message as (peer, dtype, address, bytes, bytes of a run, (count, stride) of the dims)."""
+    item = box.element_size()
+    run = 1
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(reversed(box.shape), reversed(box.stride()), strict=True):
+        if size == 1:
+            continue
+        if not dims and stride == run:
+            run *= size
+        elif dims and dims[-1][0] * dims[-1][1] == stride * item:
+            dims[-1] = (dims[-1][0] * size, dims[-1][1])  # goes on where the faster dim ends
+        else:
+            dims.append((size, stride * item))
+    code = TORCH_DTYPES[box.dtype].code
+    return (peer, code, box.data_ptr(), box.numel() * item, run * item, dims[::-1])
 
 
 def native_messages(messages: Sequence[checks.Addressed]) -> list[tuple[int, int, int, int]]:

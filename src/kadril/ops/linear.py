@@ -1,0 +1,98 @@
+"""Linear operators on distributed tensors, as torch's autograd knows them.
+
+A primitive is two plain functions on blocks, F and its adjoint F*. What all of them need besides is
+here: every worker is kept in the graph when any worker's input is, a lazily conjugated or negated
+tensor is made into memory, and a second derivative is refused by name instead of being silently 0.
+
+    forward     y  = F x
+    backward    x* = F* y*
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from kadril.errors import UnsupportedError
+from kadril.ops.calling import anchor_for, apply
+
+__all__ = ["Operator", "apply_operator", "resolved"]
+
+
+class Operator(Protocol):
+    """A linear operator; both functions are collective over the same workers.
+
+    They get tensors without a graph, of any strides, and give new memory.
+    """
+
+    @property
+    def what(self) -> str:
+        """Its name, for errors."""
+        ...
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """y = F x."""
+        ...
+
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
+        """x* = F* y*; None where this rank's input has no part in it."""
+        ...
+
+
+def apply_operator(operator: Operator, x: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+    """F x, with F* as its backward pass.
+
+    Args:
+        operator: F.
+        x: this rank's block; it stays in the graph also where the rank gives nothing.
+        requires_grad: whether any worker's block does. Then all of them are there for the
+            collectives of the backward pass.
+    """
+    return apply(OperatorFunction, x, anchor_for(requires_grad), operator)
+
+
+def resolved(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its values: torch conjugates and negates lazily."""
+    return x.detach().resolve_conj().resolve_neg()
+
+
+class OperatorFunction(torch.autograd.Function):
+    """F, and F* as its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, operator: Operator) -> torch.Tensor:
+        """y = F x."""
+        ctx.operator, ctx.shape, ctx.dtype = operator, x.shape, x.dtype
+        return operator.forward(resolved(x))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = F* y*."""
+        (grad,) = grads
+        with torch.no_grad():
+            got = ctx.operator.adjoint(resolved(grad))
+            if got is None:
+                got = grad.new_zeros(ctx.shape, dtype=ctx.dtype)
+            x = got.reshape(ctx.shape)
+        if torch.is_grad_enabled() and grad.requires_grad:
+            x = apply(OnceFunction, x, grad, ctx.operator.what)
+        return x, None, None
+
+
+class OnceFunction(torch.autograd.Function):
+    """A gradient that has no derivative itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, what: str) -> torch.Tensor:
+        """The gradient as it is."""
+        ctx.what = what
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Refuse."""
+        raise UnsupportedError(
+            f"{ctx.what} can be differentiated once; the gradient of a gradient through it was"
+            " asked for. Leave the second derivative to a part of the model that lies on one rank"
+        )
