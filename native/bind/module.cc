@@ -241,6 +241,23 @@ nb::object py_allgatherv(PythonChannel& self, Address source, Address target,
       [&] { return allgatherv(self.channel, call, pointer(source), pointer(target), counts); });
 }
 
+// A few bytes of each member, as many of all: a list of bytes, or a Failure.
+nb::object py_allgather_bytes(PythonChannel& self, nb::bytes data, const char* name) {
+  const Call call = make_call(static_cast<int>(DType::uint8), name);
+  const size_t length = data.size();
+  const auto size = static_cast<size_t>(self.channel.num_members());
+  const std::vector<uint64_t> counts(size, length);
+  std::vector<char> everyones(size * length);
+  nb::object failure =
+      run([&] { return allgatherv(self.channel, call, data.c_str(), everyones.data(), counts); });
+  if (!failure.is_none()) return failure;
+  nb::list found;
+  for (size_t member = 0; member < size; ++member) {
+    found.append(nb::bytes(everyones.data() + member * length, length));
+  }
+  return found;
+}
+
 nb::object py_reduce_scatterv(PythonChannel& self, Address source, Address target,
                               const std::vector<uint64_t>& counts, int dtype, int op,
                               double prescale, double postscale, const char* name) {
@@ -363,6 +380,7 @@ void bind_channel(nb::module_& module) {
       .def("reduce", &py_reduce)
       .def("broadcast", &py_broadcast)
       .def("allgatherv", &py_allgatherv)
+      .def("allgather_bytes", &py_allgather_bytes)
       .def("reduce_scatterv", &py_reduce_scatterv)
       .def("alltoallv", &py_alltoallv)
       .def("exchange", &py_exchange)

@@ -77,6 +77,9 @@ class Channel:
     def allgatherv(
         self, source: int, target: int, counts: Sequence[int], dtype: int, name: str, /
     ) -> Failure | None: ...
+    def allgather_bytes(self, data: bytes, name: str, /) -> list[bytes] | Failure:
+        """Every member gives as many bytes."""
+
     def reduce_scatterv(
         self,
         source: int,

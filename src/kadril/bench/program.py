@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kadril.bench.peers import clean_environment
+from kadril.bench.peers import Start, clean_environment
 from kadril.errors import KadrilError
 
 __all__ = ["ProgramError", "leave_answer", "run_program"]
@@ -25,17 +25,31 @@ class ProgramError(KadrilError):
 
 
 def run_program(
-    program: Path, arguments: Sequence[str], *, num_ranks: int, timeout: float
+    program: Path,
+    arguments: Sequence[str],
+    *,
+    num_ranks: int,
+    timeout: float,
+    start: Start | None = None,
 ) -> list[dict[str, Any]]:
     """What each rank left, by rank.
+
+    Args:
+        program: a Python program.
+        arguments: after the directory.
+        num_ranks: how many.
+        timeout: in seconds.
+        start: how to start them; by `kadril run`, each held on a core, where None.
 
     Raises:
         ProgramError: the program failed, or took longer than `timeout` seconds.
     """
-    launch = [sys.executable, "-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix"]
-    environment = {**clean_environment(os.environ), "OMP_NUM_THREADS": "1"}
+    if start is None:
+        launch = ["-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix", "--"]
+        start = Start((sys.executable, *launch, sys.executable), clean_environment(os.environ))
+    environment = {**start.environment, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as directory:
-        command = [*launch, "--", sys.executable, os.fspath(program), directory, *arguments]
+        command = [*start.command, os.fspath(program), directory, *arguments]
         with subprocess.Popen(command, env=environment) as process:
             try:
                 code = process.wait(timeout)

@@ -58,6 +58,7 @@ class Partition:
         self.shape = (self.size,) if shape is None else tuple(int(length) for length in shape)
         self.dim = len(self.shape)
         self._group = group
+        self._axis_groups: dict[tuple[int, ...], Group] = {}
         self.active = group is not None
         self.rank = NOBODY if group is None else group.transport.rank
         self.index = None if group is None else index_of(self.rank, self.shape)
@@ -216,7 +217,14 @@ class Partition:
 
         Collective over the partition. Their order is that of the partition.
         """
-        kept = [axis for axis in range(self.dim) if axis not in self._axes(axes)]
+        chosen = tuple(sorted(self._axes(axes)))
+        group = self._axis_groups.get(chosen)
+        if group is None:
+            group = self._axis_groups[chosen] = self._make_axis_group(chosen)
+        return group
+
+    def _make_axis_group(self, axes: Sequence[int]) -> Group:
+        kept = [axis for axis in range(self.dim) if axis not in axes]
         lines: dict[tuple[int, ...], list[int]] = {}
         for rank, world_rank in enumerate(self.ranks):
             index = index_of(rank, self.shape)

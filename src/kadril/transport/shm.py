@@ -196,6 +196,13 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
+    def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
+        """A few bytes of each rank, as many of all; much quicker than arrays are looked at."""
+        found = self._channel.allgather_bytes(data, name)
+        if isinstance(found, list):
+            return found
+        raise to_exception(found, self.world_ranks)
+
     def reduce_scatterv(
         self,
         array: Array,
