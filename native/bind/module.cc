@@ -403,6 +403,17 @@ void bind_segment(nb::module_& module) {
       .def("open_channel", &open_channel, nb::arg("board").none(), nb::arg("ranks"), nb::arg("me"),
            nb::arg("owns_board"), nb::arg("patience"), nb::arg("warn_after"), nb::arg("num_spins"),
            nb::arg("num_yields"), nb::arg("on_late").none(), nb::rv_policy::take_ownership)
+      .def("offset_of",
+           [](const Segment& self, Address address, uint64_t bytes) -> nb::object {
+             const uint64_t offset = self.arena->offset_of(pointer(address), bytes);
+             return offset == no_offset ? nb::none() : nb::cast(offset);
+           })
+      .def("view",
+           [](nb::object self, uint64_t offset, uint64_t bytes) {
+             const auto& arena = nb::cast<const Segment&>(self).arena;
+             return nb::cast(Bytes(reinterpret_cast<uint8_t*>(arena->at(offset)), {bytes}, self),
+                             nb::rv_policy::reference);
+           })
       .def("contains",
            [](const Segment& self, Address address, uint64_t bytes) {
              return self.arena->offset_of(pointer(address), bytes) != no_offset;

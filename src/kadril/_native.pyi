@@ -139,6 +139,12 @@ class Segment:
         """Takes over the descriptors, one per rank; -1 for this process."""
 
     def allocate(self, rank: int, num_bytes: int, /) -> npt.NDArray[np.uint8] | Failure: ...
+    def offset_of(self, address: int, num_bytes: int, /) -> int | None:
+        """Where memory lies in the segment, which is the same for all ranks."""
+
+    def view(self, offset: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:
+        """Memory of any rank; whoever allocated it has to keep it alive."""
+
     def allocate_board(self, rank: int, num_members: int, /) -> int | Failure: ...
     def open_channel(
         self,

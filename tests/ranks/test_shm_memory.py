@@ -129,3 +129,19 @@ def test_more_than_two_to_the_31_elements(world: World) -> None:
     for begin in range(0, count, 1 << 28):
         block = x[begin : min(begin + (1 << 28), count - 1)]
         assert int(block.min()) == int(block.max()) == 3
+
+
+@ranks(2, 3)
+def test_memory_of_one_rank_is_seen_by_all(world: World) -> None:
+    transport = world.transport
+    assert isinstance(transport, ShmTransport)
+    mine = transport.shared_empty((3, 2), torch.float64) if world.rank == 1 else None
+    seen = transport.share(mine, owner=1)
+    assert seen.shape == (3, 2)
+    if world.rank == 0:
+        seen.copy_(torch.arange(6.0).reshape(3, 2))
+    transport.barrier()
+    assert seen.tolist() == [[0, 1], [2, 3], [4, 5]]
+    transport.barrier()  # the owner keeps it until all have looked
+    with pytest.raises(ValueError, match="not contiguous memory from shared_empty"):
+        transport.share(torch.zeros(3), owner=0)

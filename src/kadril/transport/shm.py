@@ -30,6 +30,8 @@ __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
 
+MAX_DIMS = 16  # of a tensor that is shared
+
 _native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
 
@@ -114,6 +116,40 @@ class ShmTransport:
         memory = self.segment.allocate(self._local_ranks[self.rank], num_bytes)
         if isinstance(memory, _native.Failure):
             raise to_exception(memory, self.world_ranks)
+        return torch.from_numpy(memory).view(dtype).reshape(shape)
+
+    def share(self, tensor: torch.Tensor | None, owner: int) -> torch.Tensor:
+        """One rank's memory from `shared_empty`, as a tensor on all ranks; collective.
+
+        The owner keeps its tensor for as long as any rank uses it. What one rank writes the others
+        see after they have met.
+
+        Args:
+            tensor: contiguous; on the owner.
+            owner: rank whose memory it is.
+
+        Raises:
+            ValueError: the memory is not shared; on all ranks.
+        """
+        header = np.full(3 + MAX_DIMS, -1, dtype=np.int64)
+        if self.rank == owner and tensor is not None and tensor.is_contiguous():
+            num_bytes = tensor.numel() * tensor.element_size()
+            offset = self.segment.offset_of(tensor.data_ptr(), num_bytes)
+            if offset is not None:
+                dims = [offset, TORCH_DTYPES[tensor.dtype].code, tensor.dim(), *tensor.shape]
+                header[: len(dims)] = dims
+        self.broadcast(header, owner, name="share")
+        offset, code, num_dims, *lengths = (int(number) for number in header)
+        if offset < 0:
+            raise ValueError(
+                f"share: what rank {self.world_ranks[owner]} gives is not contiguous memory from"
+                " shared_empty"
+            )
+        if self.rank == owner and tensor is not None:
+            return tensor
+        shape = lengths[:num_dims]
+        dtype = next(dtype for dtype, info in TORCH_DTYPES.items() if info.code == code)
+        memory = self.segment.view(offset, math.prod(shape) * dtype.itemsize)
         return torch.from_numpy(memory).view(dtype).reshape(shape)
 
     def allreduce(
