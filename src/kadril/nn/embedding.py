@@ -1,0 +1,350 @@
+"""Embeddings of indices whose dims are cut among workers; the table is whole, or cut by rows.
+
+    indices    P_x = ... x                    y[n, :] = W[x[n], :]
+    vectors    P_x = ... x 1, one dim more    W*[v, :] = sum over all n with x[n] = v of y*[n, :]
+
+With P_w = ... x v, each worker along the last axis has some rows of the table:
+
+         x   --broadcast-->   rows that are here, else 0   --sum-reduce-->   y
+                              (one worker has each)
+
+The sum-reduce's adjoint is a broadcast: every worker gets y*, and takes what is for its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from kadril import ops
+from kadril.nn.conv_state import SplitWeight
+from kadril.nn.linear_blocks import first_along_last_axis
+from kadril.nn.sharing import raise_together, refuse_data, same_on_all
+from kadril.ops.calling import apply
+from kadril.ops.structure import agree
+from kadril.partition import Group, Interval, Partition, balanced_intervals
+from kadril.partition.pairing import text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DistributedEmbedding"]
+
+
+class DistributedEmbedding(torch.nn.Embedding):
+    """`torch.nn.Embedding` over the workers of a partition.
+
+    The table is drawn by torch, and then given by the first worker to all. Without `P_w` it is the
+    sequential layer's, whole, on every worker. With it, `weight` is this worker's block of rows,
+    None where it has none; making, saving and loading such a layer is collective over the world,
+    and its `state_dict` has the whole table on each rank.
+
+    `max_norm` and `scale_grad_by_freq` look at the indices of all workers, as one process would.
+
+    | | shape on each worker |
+    |---|---|
+    | x | block of the indices, int64 or int32, on `P_x` |
+    | y | the same block, with embedding_dim as another dim; a zero-volume tensor on other ranks |
+
+    Args:
+        P_x: one axis for each dim of the indices.
+        num_embeddings: rows of the whole table.
+        embedding_dim: columns.
+        padding_idx: index whose row gets no gradient.
+        max_norm: rows that are looked up are scaled down to this norm, in place.
+        norm_type: of that norm.
+        scale_grad_by_freq: whether gradients are divided by how often an index is in the input.
+        sparse: must be False: gradients of copies are summed, which is for dense ones.
+        device: of the table.
+        dtype: of the table.
+        P_w: where rows are, if the table is cut: the axes of `P_x`, and one for the rows.
+        what: name of the layer in errors.
+
+    Raises:
+        ValueError: the partitions do not fit to each other or to the layer; or, when called, the
+            indices have not as many dims as `P_x` has axes; on all workers.
+        IndexError (when called): there is no such index; ValueError on workers without one.
+        TypeError (when called): indices of another dtype.
+    """
+
+    def __init__(
+        self,
+        P_x: Partition,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        P_w: Partition | None = None,
+        what: str | None = None,
+    ) -> None:
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            device=device,
+            dtype=dtype,
+        )
+        self.P_x = P_x
+        self.what = what or f"{type(self).__name__}({num_embeddings}, {embedding_dim})"
+        if sparse:
+            raise ValueError(f"{self.what}: sparse gradients are not summed over workers")
+        self.rows: Rows | None = None
+        if P_w is not None:
+            self.rows = Rows(P_x, P_w, num_embeddings, embedding_dim, self.what)
+        if self.weight.device.type != "meta":
+            same_on_all(P_x if P_w is None else P_w, [self.weight], what=self.what)
+            if self.rows is not None:
+                self._keep_rows(self.rows, self.weight)
+
+    @classmethod
+    def of(
+        cls,
+        layer: torch.nn.Embedding,
+        P_x: Partition,
+        P_w: Partition | None = None,
+        *,
+        what: str | None = None,
+    ) -> Self:
+        """The partitioned twin of a layer: with its table itself, or rows of it.
+
+        Raises:
+            ValueError: the layer has sparse gradients.
+        """
+        twin = cls(
+            P_x,
+            layer.num_embeddings,
+            layer.embedding_dim,
+            layer.padding_idx,
+            layer.max_norm,
+            layer.norm_type,
+            layer.scale_grad_by_freq,
+            layer.sparse,
+            device="meta",
+            P_w=P_w,
+            what=what,
+        )
+        if twin.rows is None:
+            twin.weight = layer.weight
+        else:
+            twin._keep_rows(twin.rows, layer.weight)
+        return twin.train(layer.training)
+
+    @classmethod
+    def vocabulary_parallel(
+        cls, P: Partition, num_embeddings: int, embedding_dim: int, **options: Any
+    ) -> Self:
+        """Cut the rows: each worker has some.
+
+        Args:
+            P: the axes of the indices, and one for the rows. Indices and vectors lie on the first
+                of the workers along that one.
+            num_embeddings: as of the class.
+            embedding_dim: as of the class.
+            options: others of the class.
+        """
+        first = first_along_last_axis(P)
+        P_x = first.create_cartesian_topology_partition(P.shape[:-1])
+        return cls(P_x, num_embeddings, embedding_dim, P_w=P, **options)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
+        """Look vectors up; collective over the workers. See the class."""
+        everyone = self.P_x if self.rows is None else self.rows.everyone
+        if not everyone.active:
+            refuse_data(input, self.what)
+            return ops.zero_volume_tensor(
+                dtype=self.weight_dtype, requires_grad=torch.is_grad_enabled()
+            )
+        structure = agree(everyone, input, self.what, owners=self.P_x)
+        structure.blocks(self.what)
+        if structure.dtype not in (torch.int64, torch.int32):
+            raise TypeError(
+                f"{self.what}: indices must be of torch.int64 or torch.int32, got {structure.dtype}"
+            )
+        raise_together(self._find_wrong(input), everyone, self.what)
+        if self.rows is not None:
+            return self._look_up_rows(input, self.rows)
+        if self.P_x.size == 1:
+            return super().forward(input)
+        weight = self._prepared(self.weight, input, self.P_x.group)
+        weight = ops.spread(weight, self.P_x.group, what=f"weight of {self.what}")
+        return functional.embedding(input, weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        """The settings, as torch shows them, and where the layer is."""
+        shown = f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"
+        return shown if self.rows is None else f"{shown}, P_w={text(self.rows.P_w.shape)}"
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """The dtype of vectors, also where there is no row."""
+        return self.weight.dtype if self.rows is None else self.like.dtype
+
+    # ---- details --------------------------------------------------------------------------------
+
+    def _find_wrong(self, x: torch.Tensor) -> IndexError | None:
+        if not x.numel():
+            return None
+        low, high = (int(each) for each in torch.aminmax(x))
+        if low < 0 or high >= self.num_embeddings:
+            wrong = low if low < 0 else high
+            return IndexError(
+                f"{self.what}: there is no index {wrong}; there are 0 to {self.num_embeddings - 1}"
+            )
+        return None
+
+    def _prepared(
+        self, weight: torch.Tensor, x: torch.Tensor, group: Group, first: int = 0
+    ) -> torch.Tensor:
+        """The table, with norms kept and gradients scaled as the indices of all workers ask for.
+
+        Args:
+            weight: the table, or rows of it.
+            x: indices into it, counted from `first`; others are not looked at.
+            group: the workers with the same rows and other indices.
+            first: row of the whole table.
+        """
+        if self.max_norm is None and not self.scale_grad_by_freq:
+            return weight
+        here = x[(x >= first) & (x < first + weight.shape[0])].reshape(-1).long() - first
+        counts = torch.bincount(here, minlength=weight.shape[0])
+        group.transport.allreduce(counts, name=f"counts of {self.what}")
+        if self.max_norm is not None:
+            with torch.no_grad():
+                used = counts.nonzero().reshape(-1)
+                torch.embedding_renorm_(weight.detach(), used, self.max_norm, self.norm_type)
+        if self.scale_grad_by_freq:
+            weight = apply(ScaledGradientFunction, weight, 1.0 / counts.clamp(min=1))
+        return weight
+
+    def _look_up_rows(self, x: torch.Tensor, rows: Rows) -> torch.Tensor:
+        x = rows.broadcaster(x)
+        weight = self.weight
+        if rows.copies is None or rows.interval is None:
+            y = torch.empty(0, dtype=self.like.dtype, device=self.like.device)
+            return rows.reducer(y)
+        first = rows.interval.start
+        used = self._prepared(weight, x, rows.copies, first)
+        used = ops.spread(used, rows.copies, what=f"weight of {self.what}")
+        is_here = (x >= first) & (x < rows.interval.stop)
+        padding = self.padding_idx
+        if padding is not None:
+            padding = padding - first if first <= padding < rows.interval.stop else None
+        local = (x - first).where(is_here, torch.zeros_like(x))
+        y = functional.embedding(local, used, padding)
+        return rows.reducer(y * is_here[..., None])
+
+    def _keep_rows(self, rows: Rows, whole: torch.Tensor) -> None:
+        """Replace the whole table by rows of it."""
+        # Follows the layer to other dtypes and devices where there is no parameter that would.
+        self.register_buffer("like", whole.detach().new_empty(0), persistent=False)
+        self.like: torch.Tensor
+        block = rows.split.block("weight", whole.detach())
+        del self.weight
+        self.register_parameter(
+            "weight",
+            None
+            if block is None
+            else torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad),
+        )
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        """Save the whole table; with rows, collective over the world."""
+        if self.rows is None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+        else:
+            destination[prefix + "weight"] = self.rows.split.collect(
+                "weight", self.weight, self.like
+            )
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load the whole table, or this rank's rows of it."""
+        missing: list[str] = []
+        if self.rows is not None:
+            self.rows.split.slice_state(state_dict, prefix, strict, missing, error_msgs)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict and self.rows is None,
+            missing_keys if self.rows is None else [],
+            unexpected_keys,
+            error_msgs,
+        )
+        missing_keys += missing
+
+
+class Rows:
+    """Who holds which rows of a table. Making one is collective over the world.
+
+    Attributes:
+        everyone: the workers of both partitions.
+        interval: the rows of this worker; None where it has none.
+        copies: the workers that have the same rows.
+    """
+
+    def __init__(
+        self, P_x: Partition, P_w: Partition, num_rows: int, num_columns: int, what: str
+    ) -> None:
+        if P_w.shape[:-1] != P_x.shape:
+            raise ValueError(
+                f"{what}: P_x = {text(P_x.shape)} needs a P_w with the same axes and one more, for"
+                f" the rows of the table; got {text(P_w.shape)}"
+            )
+        if num_rows < P_w.shape[-1]:
+            raise ValueError(
+                f"{what}: num_embeddings={num_rows} are too few for {P_w.shape[-1]} workers along"
+                " the last axis of P_w"
+            )
+        self.P_w = P_w
+        num_lead = math.prod(P_x.shape)
+        owners = P_x.create_cartesian_topology_partition([num_lead, 1])
+        holders = P_w.create_cartesian_topology_partition([num_lead, P_w.shape[-1]])
+        self.everyone = P_x.create_partition_union(P_w)
+        self.broadcaster = ops.Broadcaster(owners, holders, what=f"input of {what}")
+        self.reducer = ops.SumReducer(holders, owners, what=f"output of {what}")
+        intervals = balanced_intervals(num_rows, P_w.shape[-1])
+        workers = P_w.create_cartesian_topology_partition([num_lead, P_w.shape[-1], 1])
+        self.split = SplitWeight(
+            workers, intervals, [Interval(0, num_columns)], (num_rows, num_columns), False
+        )
+        self.interval = None if holders.index is None else intervals[holders.index[1]]
+        self.copies = holders.axis_group([0]) if holders.active else None
+
+
+class ScaledGradientFunction(torch.autograd.Function):
+    """A table whose rows have gradients scaled."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """y = x."""
+        ctx.save_for_backward(scale)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x*[v, :] = scale[v] y*[v, :]."""
+        (scale,) = ctx.saved_tensors
+        return grads[0] * scale.to(grads[0].dtype)[:, None], None

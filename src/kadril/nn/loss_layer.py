@@ -1,0 +1,145 @@
+"""What all losses have in common: one number that every worker knows, made of parts of each.
+
+    loss = (sum_r part_r) / n          part*_r = loss* / n          on each
+
+The sum is a replicated value (`ops.total`): there is one loss, and each worker calls `backward()`
+on its copy of it. Nothing is sent in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+
+from kadril import ops
+from kadril.nn.sharing import raise_together, refuse_data
+from kadril.ops.calling import anchor_for
+from kadril.ops.structure import Structure, agree
+from kadril.partition import Interval, Partition
+from kadril.partition.pairing import text
+
+__all__ = ["LossLayer", "cut_like", "global_sizes", "wide"]
+
+
+class LossLayer(torch.nn.Module):
+    """Base of the partitioned losses.
+
+    Args:
+        P_x: one axis for each dim of the input.
+        reduction: "mean", "sum" or "none".
+        what: name of the layer in errors.
+
+    Raises:
+        ValueError: there is no such reduction.
+    """
+
+    reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
+
+    def __init__(self, P_x: Partition, reduction: str = "mean", *, what: str | None = None) -> None:
+        super().__init__()
+        self.P_x = P_x
+        self.reduction = reduction
+        self.what = what or type(self).__name__
+        if reduction not in self.reductions:
+            raise ValueError(
+                f"{self.what}: reduction must be one of {', '.join(self.reductions)}, got"
+                f" {reduction!r}"
+            )
+
+    def extra_repr(self) -> str:
+        """The settings, and where the layer is."""
+        return f"reduction={self.reduction!r}, P_x={text(self.P_x.shape)}"
+
+    def _nothing(self, x: torch.Tensor) -> torch.Tensor:
+        """What a rank gets that has no part: 0, which `backward()` may be called on; or nothing."""
+        refuse_data(x, self.what)
+        if self.reduction == "none":
+            return x.clone()
+        return x.sum() + anchor_for(True).sum().to(x.dtype)
+
+    def _agree_on_pair(self, x: torch.Tensor, target: torch.Tensor) -> Structure:
+        """The structure of x, which the target must have too; collective.
+
+        Raises:
+            ValueError: it has another; on all workers.
+        """
+        structure = agree(self.P_x, x, f"input of {self.what}")
+        structure.blocks(f"input of {self.what}")
+        other = agree(self.P_x, target, f"target of {self.what}")
+        self._refuse_other_shapes(other.shapes, structure.shapes)
+        return structure
+
+    def _refuse_other_shapes(
+        self, found: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]
+    ) -> None:
+        for rank, (has, needs) in enumerate(zip(found, wanted, strict=True)):
+            if has != needs:
+                raise ValueError(
+                    f"{self.what}: on rank {rank} of {text(self.P_x.shape)} the target has a block"
+                    f" of shape {has}; with this input it must be {needs}"
+                )
+
+    def _totals(
+        self, compute: Callable[[], Sequence[torch.Tensor]], num: int
+    ) -> list[torch.Tensor]:
+        """Sums over all workers of some numbers that each computes, in float64.
+
+        The count of errors goes with the numbers: data that one worker refuses are refused on all,
+        and it takes no collective more to find that there are none.
+
+        Args:
+            compute: gives the numbers.
+            num: how many.
+        """
+        error: Exception | None = None
+        try:
+            parts = [part.double() for part in compute()]
+        except (RuntimeError, IndexError, ValueError) as caught:
+            error = caught
+            parts = [torch.zeros((), dtype=torch.float64)] * num
+        flag = torch.tensor(float(error is not None), dtype=torch.float64)
+        sums = ops.total(torch.stack([*parts, flag]), self.P_x.group, what=self.what)
+        if float(sums[-1].detach()) != 0:
+            raise_together(error, self.P_x, self.what)
+        return list(sums[:-1].unbind())
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as it is added up: 16-bit ones in float32, where sums do not overflow."""
+    return x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
+
+
+def global_sizes(structure: Structure, what: str) -> list[int]:
+    """Sizes of the global tensor."""
+    return [blocks[-1].stop for blocks in structure.blocks(what)]
+
+
+def cut_like(
+    weight: torch.Tensor | None, blocks: Sequence[Sequence[Interval]], P_x: Partition, what: str
+) -> torch.Tensor | None:
+    """The part for this worker of a global tensor that is broadcast to the input's shape.
+
+    Args:
+        weight: aligned with the last dims of the input; its dims have the global size, or 1.
+        blocks: of the input.
+        P_x: where the input is.
+        what: for errors.
+
+    Raises:
+        ValueError: it does not fit; on all workers.
+    """
+    if weight is None or P_x.index is None:
+        return weight
+    first = len(blocks) - weight.dim()
+    slices = []
+    for dim, size in enumerate(weight.shape, start=first):
+        if first < 0 or size not in (1, blocks[dim][-1].stop):
+            sizes = [block[-1].stop for block in blocks]
+            raise ValueError(
+                f"{what}: a weight of shape {tuple(weight.shape)} does not fit to a global input of"
+                f" shape {tuple(sizes)}"
+            )
+        slices.append(slice(None) if size == 1 else slice(*blocks[dim][P_x.index[dim]]))
+    return weight[tuple(slices)]

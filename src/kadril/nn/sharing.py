@@ -1,0 +1,122 @@
+"""Parameters that every worker of a partition has a copy of, and checks that all of them make.
+
+    begin     the first worker's values are given to all                       (`same_on_all`)
+    use       y_r = w                    w* = sum_r y*_r      on each          (`spread_together`)
+
+So the copies are equal at the start, get equal gradients, and stay equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kadril.ops.all_sum_reduce import reduced
+from kadril.partition import Group, Interval, Partition
+
+__all__ = ["interval_here", "raise_together", "refuse_data", "same_on_all", "spread_together"]
+
+
+def interval_here(P_x: Partition, blocks: Sequence[Sequence[Interval]], dim: int) -> Interval:
+    """What this worker holds of a dim.
+
+    Args:
+        P_x: a partition that this rank is in.
+        blocks: of the tensor, as `Structure.blocks` gives them.
+        dim: of the tensor, and the axis of the partition along which it is cut.
+    """
+    if P_x.index is None:
+        raise AssertionError("only workers of the partition come here")
+    return blocks[dim][P_x.index[dim]]
+
+
+def refuse_data(x: torch.Tensor, what: str) -> None:
+    """Refuse a block on a rank that has no part in the tensor.
+
+    Raises:
+        ValueError: it has elements.
+    """
+    if x.numel():
+        raise ValueError(
+            f"{what}: this rank is not in the partition of the input, and holds a tensor of shape"
+            f" {tuple(x.shape)}; give it a zero-volume tensor"
+        )
+
+
+def same_on_all(
+    partition: Partition, tensors: Sequence[torch.Tensor | None], *, what: str = "parameters"
+) -> None:
+    """Give the values of the first worker to all, in place; collective over the partition."""
+    if not partition.active or partition.size == 1:
+        return
+    for tensor in tensors:
+        if tensor is None or not tensor.numel():
+            continue
+        data = tensor.detach().contiguous()
+        partition.transport.broadcast(data, 0, name=what)
+        with torch.no_grad():
+            tensor.copy_(data)
+
+
+def raise_together(error: Exception | None, partition: Partition, what: str) -> None:
+    """Raise on all workers where one of them has found its data wrong; collective.
+
+    For what only the data tells, such as an index that there is not: a worker that raised alone
+    would leave the others waiting in the next collective.
+
+    Raises:
+        Exception: `error` itself where there is one.
+        ValueError: on the other workers; it names who found something.
+    """
+    if partition.size > 1:
+        flags = torch.zeros(partition.size, dtype=torch.uint8)
+        mine = torch.tensor([error is not None], dtype=torch.uint8)
+        partition.transport.allgatherv(mine, flags, [1] * partition.size, name=what)
+        found = [partition.ranks[place] for place, flag in enumerate(flags.tolist()) if flag]
+        if found and error is None:
+            raise ValueError(f"{what}: wrong data on ranks {found}; their errors say what it is")
+    if error is not None:
+        raise error
+
+
+def spread_together(
+    tensors: Sequence[torch.Tensor | None], group: Group, *, what: str
+) -> list[torch.Tensor | None]:
+    """Use some replicated tensors, as `ops.spread`, with one collective for all their gradients.
+
+    Gradients are copied into one message, so this is for small ones.
+
+    Args:
+        tensors: the same on all ranks of the group; of one dtype.
+        group: who hold them.
+        what: for errors.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    if group.transport.size == 1 or not given:
+        return list(tensors)
+    used = iter(SpreadTogetherFunction.apply(group, what, *given))  # type: ignore[no-untyped-call]
+    return [None if tensor is None else next(used) for tensor in tensors]
+
+
+class SpreadTogetherFunction(torch.autograd.Function):
+    """A copy of each tensor for each worker; the adjoint is the sum."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, group: Group, what: str, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """y_r = x."""
+        ctx.group, ctx.what = group, what
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = sum_r y*_r."""
+        message = torch.cat([grad.reshape(-1) for grad in grads])
+        summed = reduced(message, ctx.group, f"adjoint of {ctx.what}")
+        parts = torch.split(summed, [grad.numel() for grad in grads])
+        whole = [part.view(grad.shape) for part, grad in zip(parts, grads, strict=True)]
+        return None, None, *whole

@@ -1,0 +1,284 @@
+"""Convolutions over spatial and batch blocks: the same numbers as torch's, on any partition."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from conv_kit import (
+    Case,
+    arranged,
+    assert_all_equal,
+    balanced_block,
+    block,
+    blocks_of,
+    draw_cases,
+    gradients,
+    partitions,
+    with_whole_numbers,
+)
+from hypothesis import strategies as st
+
+from kadril.errors import MismatchError
+from kadril.nn.conv import (
+    DistributedConv1d,
+    DistributedConv2d,
+    DistributedConv3d,
+    DistributedFeatureConv2d,
+)
+from kadril.ops.structure import agree
+from kadril.partition import balanced_sizes, world_partition
+from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.world import World
+
+TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
+LAYERS: dict[int, tuple[Any, Any]] = {
+    1: (torch.nn.Conv1d, DistributedConv1d),
+    2: (torch.nn.Conv2d, DistributedConv2d),
+    3: (torch.nn.Conv3d, DistributedConv3d),
+}
+MODES = ["zeros", "zeros", "reflect", "replicate", "circular"]
+
+
+@st.composite
+def feature_cases(draw: st.DrawFn, size: int) -> Case:
+    num_spatial = draw(st.integers(1, 3))
+    partition = draw(st.sampled_from(partitions(size, num_spatial + 1)))
+    partition = (partition[0], 1, *partition[1:])
+    mode = draw(st.sampled_from(MODES))
+    word = draw(st.sampled_from([None, None, None, None, None, "same", "valid"]))
+    kernel, stride, dilation, padding, spatial = [], [], [], [], []
+    for length in partition[2:]:
+        kernel.append(draw(st.integers(1, 5)))
+        stride.append(1 if word == "same" else draw(st.integers(1, 3)))
+        dilation.append(draw(st.integers(1, 2)))
+        reach = dilation[-1] * (kernel[-1] - 1) + 1
+        widest = {None: draw(st.integers(0, 3)), "same": reach // 2, "valid": 0}[word]
+        padding.append(widest)
+        both = reach - 1 if word == "same" else 2 * widest
+        least = max(1, reach - both + stride[-1] * (length - 1), widest + 1)
+        spatial.append(draw(st.integers(least, least + 5)))
+    groups = draw(st.integers(1, 2))
+    batch = draw(st.integers(partition[0], partition[0] + 2))
+    in_channels = groups * draw(st.integers(1, 2))
+    sizes = [batch, in_channels, *spatial]
+    return Case(
+        partition,
+        tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
+        in_channels,
+        groups * draw(st.integers(1, 2)),
+        {
+            "kernel_size": tuple(kernel),
+            "stride": tuple(stride),
+            "dilation": tuple(dilation),
+            "padding": word or tuple(padding),
+            "padding_mode": mode,
+            "groups": groups,
+            "bias": draw(st.booleans()),
+        },
+    )
+
+
+def check(world: World, case: Case) -> None:
+    """Compare with the torch layer: output, and all gradients; then the dot-product test."""
+    P_x = arranged(world, case.partition)
+    ordinary, partitioned = LAYERS[case.num_spatial]
+    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
+    twin = partitioned.of(copy.deepcopy(layer), P_x)
+    x = integer_valued(case.shape, seed=11).requires_grad_()
+    with warnings.catch_warnings():
+        # torch says that it makes a copy for "same" padding with even kernels.
+        warnings.simplefilter("ignore")
+        y = layer(x)
+    pull = integer_valued(y.shape, seed=12)
+    y.backward(pull)
+    assert x.grad is not None
+
+    mine = block(x.detach(), P_x, case.blocks).requires_grad_()
+    before = mine.detach().clone()
+    got = twin(mine)
+    assert torch.equal(mine, before)
+    if P_x.active:
+        assert torch.equal(got, balanced_block(y.detach(), P_x))
+    else:
+        assert got.numel() == 0
+    got.backward(balanced_block(pull, P_x) if P_x.active else torch.zeros_like(got))
+    assert mine.grad is not None
+    assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
+    if P_x.active:
+        assert_all_equal(gradients(twin), gradients(layer))
+    if not case.settings["bias"]:
+        other = integer_valued(got.shape, seed=13, rank=world.rank)
+        check_autograd_adjoint(world, twin, mine.detach(), other)
+
+
+@pytest.mark.parametrize("part", range(2))
+@ranks(1, 2, 3, 4)
+def test_drawn_cases(world: World, part: int) -> None:
+    for case in draw_cases(feature_cases(world.size), 120)[part::2]:
+        try:
+            check(world, case)
+        except Exception as error:
+            raise AssertionError(case) from error
+
+
+@ranks(4, transports=TRANSPORTS)
+def test_all_padding_modes_on_all_transports(world: World) -> None:
+    """Also widths of padding and kernels that reach over several workers."""
+    for mode in MODES[1:]:
+        for partition in [(1, 1, 2, 2), (2, 1, 1, 2), (1, 1, 4, 1)]:
+            settings = {
+                "kernel_size": (5, 4),
+                "stride": (1, 2),
+                "padding": (4, 3),
+                "padding_mode": mode,
+                "bias": True,
+            }
+            blocks = tuple(
+                tuple(balanced_sizes(size, length))
+                for size, length in zip((2, 3, 5, 9), partition, strict=True)
+            )
+            check(world, Case(partition, blocks, 3, 2, settings))
+
+
+@ranks(3)
+def test_parameters_begin_alike_and_are_those_of_the_ordinary_layer(world: World) -> None:
+    P_x = arranged(world, (1, 1, 3, 1))
+    torch.manual_seed(world.rank)
+    layer = DistributedConv2d(P_x, 4, 6, 3, 2, 1, 1, 2, False, "reflect", dtype=torch.float64)
+    assert isinstance(layer, DistributedFeatureConv2d)
+    torch.manual_seed(0)
+    ordinary = torch.nn.Conv2d(
+        4, 6, 3, 2, 1, 1, 2, False, padding_mode="reflect", dtype=torch.float64
+    )
+    assert list(layer.state_dict()) == list(ordinary.state_dict())
+    assert torch.equal(layer.state_dict()["weight"], ordinary.weight)
+    twin = DistributedConv2d.of(ordinary.eval(), P_x)
+    assert twin.weight is ordinary.weight
+    assert twin.bias is None
+    assert not twin.training
+    assert "P_x=1 x 1 x 3 x 1" in repr(twin)
+
+
+@ranks(2)
+def test_no_data_is_moved_or_copied_where_each_has_what_it_needs(world: World) -> None:
+    for partition, arguments in [
+        ((1, 1, 2, 1), (1,)),
+        ((2, 1, 1, 1), (3, 2, 1)),
+        ((1, 1, 2, 1), (2, 2)),
+    ]:
+        P_x = arranged(world, partition)
+        layer = DistributedConv2d.of(torch.nn.Conv2d(3, 3, *arguments), P_x)
+        shape = [4 // partition[0], 3, 8 // partition[2], 8]
+        x = torch.zeros(shape)
+        structure = agree(P_x, x, "test")
+        assert layer.input.plan(structure).is_local
+        assert layer.input.gather(x, structure).data_ptr() == x.data_ptr()
+        assert layer(x).shape[0] == 4 // partition[0]
+
+
+@ranks(2)
+def test_gradient_reaches_a_rank_whose_input_needs_none(world: World) -> None:
+    """All ranks have to be there for the adjoint of the exchange, one with a constant too."""
+    P_x = arranged(world, (1, 1, 2))
+    layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, bias=False).requires_grad_(False))
+    twin = DistributedConv1d.of(layer, P_x)
+    x = torch.ones(1, 1, 4, dtype=torch.float64, requires_grad=world.rank == 0)
+    twin(x).sum().backward()
+    if world.rank == 0:
+        assert x.grad is not None
+        first, second, third = layer.weight.detach().view(-1).tolist()
+        both = first + second
+        assert x.grad.view(-1).tolist() == [first, both, both + third, both + third]
+    with torch.no_grad():
+        assert not twin(x).requires_grad
+
+
+@ranks(2)
+def test_block_that_changes_on_one_rank_only(world: World) -> None:
+    """What is exchanged follows from the blocks of all ranks, at every call."""
+    P_x = arranged(world, (1, 1, 2))
+    layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, padding=1))
+    twin = DistributedConv1d.of(layer, P_x)
+    for last in (3, 5, 3, 1, 8):
+        x = integer_valued((1, 1, 4 + last), seed=last)
+        got = twin(block(x, P_x, [(1,), (1,), (4, last)]))
+        assert torch.equal(got, balanced_block(layer(x), P_x))
+
+
+@ranks(2)
+def test_half_precision_by_autocast(world: World) -> None:
+    P_x = arranged(world, (1, 1, 2))
+    twin = DistributedConv1d.of(torch.nn.Conv1d(1, 1, 3, padding=1), P_x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = twin(torch.ones(1, 1, 4))
+    assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert twin.weight is not None
+    assert twin.weight.grad is not None
+    assert twin.weight.grad.view(-1).tolist() == [7.0, 8.0, 7.0]
+
+
+@ranks(3)
+def test_bad_input(world: World) -> None:
+    """Errors on all ranks, before anything is moved; the layer works afterwards."""
+    P_x = arranged(world, (1, 1, 3, 1))
+    layer = DistributedConv2d(P_x, 2, 4, (5, 1), padding=(1, 0))
+    good = torch.zeros(1, 2, 3, 4)
+    odd = world.rank == 1
+    for x, error, match in [
+        (torch.zeros(1, 3, 3, 4), ValueError, r"DistributedFeatureConv2d.*dim 1 has 3 channels"),
+        (torch.zeros(1, 2, 0, 4), ValueError, r"dim 2 has 0 elements, 2 with padding.*over 5"),
+        (torch.zeros(1, 2, 1, 4), ValueError, r"dim 2 of the output.*too few for the 3 .*axis 2"),
+        (torch.zeros(1, 2, 4), ValueError, "one axis for each dim"),
+        (torch.zeros(1, 2, 3, 5 if odd else 4), MismatchError, "dim 3.*position 0"),
+        (torch.zeros(1, 2, 3, 4, dtype=torch.half if odd else None), MismatchError, "dtypes"),
+        (torch.zeros(1, 2, 3) if odd else good, MismatchError, "numbers of dims"),
+    ]:
+        with pytest.raises(error, match=match):
+            layer(x)
+    assert layer(good).shape == (1, 4, 3 if world.rank == 0 else 2, 4)
+    for mode, match in [("reflect", "needs at least 4 elements"), ("circular", "more than once")]:
+        other = DistributedConv1d(arranged(world, (1, 1, 3)), 1, 1, 1, padding=3, padding_mode=mode)
+        with pytest.raises(ValueError, match=match):
+            other(torch.zeros(1, 1, int(world.rank < 2)))
+
+
+@ranks(3)
+def test_partitions_that_do_not_fit(world: World) -> None:
+    with pytest.raises(ValueError, match="P_x has shape 1 x 1 x 3; it needs 4 axes"):
+        DistributedConv2d(arranged(world, (1, 1, 3)), 1, 1, 3)
+    with pytest.raises(ValueError, match="axis 1 of P_x = 1 x 3 x 1 splits the channels"):
+        DistributedConv1d(arranged(world, (1, 3, 1)), 3, 3, 3)
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Conv1d, got Conv2d"):
+        DistributedConv1d.of(torch.nn.Conv2d(1, 1, 1), arranged(world, (1, 1, 3)))
+    with pytest.raises(ValueError, match="divisible by groups"):
+        DistributedConv1d(arranged(world, (1, 1, 3)), 3, 3, 3, groups=2)
+    P_x = world_partition(world).create_partition_inclusive([0, 2])
+    P_x = P_x.create_cartesian_topology_partition((1, 1, 2))
+    layer = DistributedConv1d(P_x, 1, 1, 3, padding=1)
+    if world.rank == 1:
+        with pytest.raises(ValueError, match="zero-volume"):
+            layer(torch.zeros(1, 1, 4))
+    else:
+        assert layer(torch.zeros(1, 1, 4)).shape == (1, 1, 4)
+
+
+@ranks(2)
+def test_different_layers_on_different_ranks(world: World) -> None:
+    """Found by the names of the calls, or by messages of different lengths; on all ranks."""
+    P_x = arranged(world, (1, 1, 2))
+    for here, there in [
+        ({"kernel_size": 3}, {"kernel_size": 5}),
+        ({"kernel_size": 5, "dilation": 2}, {"kernel_size": 5}),
+        ({"kernel_size": 5, "padding": 2}, {"kernel_size": 5, "padding": 1}),
+    ]:
+        settings: dict[str, Any] = here if world.rank == 0 else there
+        layer = DistributedConv1d.of(torch.nn.Conv1d(1, 1, **settings), P_x)
+        with pytest.raises(MismatchError):
+            layer(torch.zeros(1, 1, 12))
+    layer = DistributedConv1d.of(torch.nn.Conv1d(1, 1, 3, padding=1), P_x)
+    assert copy.deepcopy(layer)(torch.zeros(1, 1, 12)).shape == (1, 1, 12)

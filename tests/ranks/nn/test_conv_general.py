@@ -1,0 +1,268 @@
+"""Convolutions whose channels are split too: the same numbers as torch's, groups included."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from conv_kit import (
+    Case,
+    arranged,
+    balanced_block,
+    block,
+    blocks_of,
+    draw_cases,
+    partitions,
+    volume,
+    with_whole_numbers,
+)
+from hypothesis import strategies as st
+
+from kadril.errors import MismatchError
+from kadril.nn.conv import (
+    DistributedChannelConv1d,
+    DistributedConv1d,
+    DistributedConv2d,
+    DistributedConv3d,
+    DistributedGeneralConv1d,
+)
+from kadril.nn.conv_groups import pieces_of
+from kadril.ops import zero_volume_tensor
+from kadril.partition import Interval, Partition, world_partition
+from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.world import World
+
+TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
+LAYERS: dict[int, tuple[Any, Any]] = {
+    1: (torch.nn.Conv1d, DistributedConv1d),
+    2: (torch.nn.Conv2d, DistributedConv2d),
+    3: (torch.nn.Conv3d, DistributedConv3d),
+}
+
+
+class GeneralCase(NamedTuple):
+    """A layer over channels; worker numbers of the three partitions start where they say."""
+
+    case: Case  # its partition is that of the input
+    num_out: int  # workers along the channels of the output
+    firsts: tuple[int, int, int]  # first rank of P_x, P_y and P_w
+
+
+@st.composite
+def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
+    num_spatial = draw(st.integers(1, 3))
+    shape = draw(st.sampled_from(partitions(size, num_spatial + 3)))
+    num_batch, num_out, num_in, *lengths = shape
+    groups = draw(st.integers(1, 4))
+    least_in, least_out = -(-num_in // groups), -(-num_out // groups)
+    in_channels = groups * draw(st.integers(least_in, least_in + 3))
+    out_channels = groups * draw(st.integers(least_out, least_out + 3))
+    kernel = [draw(st.integers(1, 3)) for _ in lengths]
+    stride = [draw(st.integers(1, 2)) for _ in lengths]
+    padding = [draw(st.integers(0, 2)) for _ in lengths]
+    spatial = []
+    for k, s, p, length in zip(kernel, stride, padding, lengths, strict=True):
+        least = max(p + 1, k - 2 * p + s * (length - 1))
+        spatial.append(draw(st.integers(least, least + 3)))
+    sizes = [draw(st.integers(num_batch, num_batch + 1)), in_channels, *spatial]
+    partition = (num_batch, num_in, *lengths)
+    rest = volume(lengths) * num_batch
+    firsts = (size - rest * num_in, size - rest * num_out, size - volume(shape))
+    return GeneralCase(
+        Case(
+            partition,
+            tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
+            in_channels,
+            out_channels,
+            {
+                "kernel_size": tuple(kernel),
+                "stride": tuple(stride),
+                "padding": tuple(padding),
+                "padding_mode": draw(st.sampled_from(["zeros", "reflect", "circular"])),
+                "groups": groups,
+                "bias": draw(st.booleans()),
+            },
+        ),
+        num_out,
+        tuple(draw(st.integers(0, most)) for most in firsts),  # type: ignore[arg-type]
+    )
+
+
+def partition_from(world: World, first: int, shape: tuple[int, ...]) -> Partition:
+    workers = world_partition(world).create_partition_inclusive(range(first, first + volume(shape)))
+    return workers.create_cartesian_topology_partition(shape)
+
+
+def place(world: World, given: GeneralCase) -> tuple[Partition, Partition, Partition]:
+    """P_x, P_y and P_w, on ranks that may be others for each."""
+    num_batch, num_in, *lengths = given.case.partition
+    weight = (num_batch, given.num_out, num_in, *lengths)
+    return (
+        partition_from(world, given.firsts[0], given.case.partition),
+        partition_from(world, given.firsts[1], (num_batch, given.num_out, *lengths)),
+        partition_from(world, given.firsts[2], weight if num_batch > 1 else weight[1:]),
+    )
+
+
+def check(world: World, given: GeneralCase) -> None:
+    """Compare with the torch layer: output, all gradients, state; then the dot-product test."""
+    case = given.case
+    P_x, P_y, P_w = place(world, given)
+    ordinary, partitioned = LAYERS[case.num_spatial]
+    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
+    twin = partitioned.of(layer, P_x, P_y, P_w)
+    x = integer_valued(case.shape, seed=11).requires_grad_()
+    y = layer(x)
+    pull = integer_valued(y.shape, seed=12)
+    y.backward(pull)
+    assert x.grad is not None
+
+    mine = block(x.detach(), P_x, case.blocks).requires_grad_()
+    got = twin(mine)
+    if P_y.active:
+        assert torch.equal(got, balanced_block(y.detach(), P_y))
+    else:
+        assert got.numel() == 0
+    got.backward(balanced_block(pull, P_y) if P_y.active else torch.zeros_like(got))
+    if P_x.active:
+        assert mine.grad is not None
+        assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
+    for name, parameter in layer.named_parameters():
+        held = getattr(twin, name)
+        wanted = twin.split.block(name, parameter.grad)
+        assert (held is None) == (wanted is None)
+        if held is not None:
+            assert torch.equal(held.grad, wanted)
+    state = twin.state_dict()
+    assert list(state) == list(layer.state_dict())
+    assert all(torch.equal(state[name], whole) for name, whole in layer.state_dict().items())
+    if not case.settings["bias"]:
+        other = integer_valued(got.shape, seed=13, rank=world.rank)
+        check_autograd_adjoint(world, twin, mine.detach(), other)
+
+
+@ranks(1, 2, 3, 4)
+def test_drawn_cases(world: World) -> None:
+    for given in draw_cases(general_cases(world.size), 70):
+        try:
+            check(world, given)
+        except Exception as error:
+            raise AssertionError(given) from error
+
+
+@ranks(4, transports=TRANSPORTS)
+def test_channels_and_space_on_all_transports(world: World) -> None:
+    settings = {"kernel_size": (3,), "padding": (1,), "padding_mode": "reflect", "bias": True}
+    for partition, num_out, in_sizes in [
+        ((1, 2, 1), 2, (2, 3)),
+        ((1, 2, 2), 1, (4, 1)),
+        ((1, 1, 2), 2, (5,)),
+        ((2, 1, 1), 2, (5,)),
+    ]:
+        num_batch, _, length = partition
+        blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
+        case = Case(partition, blocks, 5, 3, {**settings, "groups": 1})
+        check(world, GeneralCase(case, num_out, (0, 0, 0)))
+
+
+def test_pieces_of_groups_cover_every_connection_once() -> None:
+    for groups, num_out, num_in in itertools.product(range(1, 5), range(1, 4), range(1, 4)):
+        out_channels, in_channels = groups * num_out, groups * num_in
+        connected = {
+            (o, i)
+            for o, i in itertools.product(range(out_channels), range(in_channels))
+            if o // num_out == i // num_in
+        }
+        for middle_out, middle_in in itertools.product(range(out_channels), range(in_channels)):
+            found = []
+            for outputs, inputs in itertools.product(
+                (Interval(0, middle_out), Interval(middle_out, out_channels)),
+                (Interval(0, middle_in), Interval(middle_in, in_channels)),
+            ):
+                for piece in pieces_of(outputs, inputs, out_channels, in_channels, groups):
+                    rows = piece.outputs.size // piece.num_groups
+                    columns = piece.inputs.size // piece.num_groups
+                    assert columns == piece.columns.size
+                    for n, o, i in itertools.product(
+                        range(piece.num_groups), range(rows), range(columns)
+                    ):
+                        row = outputs.start + piece.outputs.start + n * rows + o
+                        column = inputs.start + piece.inputs.start + n * columns + i
+                        assert column % num_in == piece.columns.start + i
+                        found.append((row, column))
+            assert sorted(found) == sorted(connected)
+
+
+@ranks(4)
+def test_form_follows_from_the_partitions(world: World) -> None:
+    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
+    torch.manual_seed(world.rank)
+    layer = DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
+    assert type(layer) is DistributedChannelConv1d
+    assert isinstance(layer, DistributedConv1d)
+    torch.manual_seed(0)
+    ordinary = torch.nn.Conv1d(3, 5, 3)
+    for name, whole in ordinary.state_dict().items():
+        assert torch.equal(layer.state_dict()[name], whole), "drawn by the first worker"
+    assert layer.weight is not None
+    assert layer.weight.shape == (3 if world.rank < 2 else 2, 2 if world.rank % 2 == 0 else 1, 3)
+    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
+    assert type(DistributedConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)) is DistributedGeneralConv1d
+    with pytest.raises(ValueError, match="splits spatial dims too"):
+        DistributedChannelConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
+
+
+@ranks(4)
+def test_state_saved_on_one_partition_loads_on_others(world: World) -> None:
+    places = [((1, 2, 1), (1, 2, 1), (2, 2, 1)), ((1, 3, 1), (1, 1, 1), (1, 3, 1))]
+    shapes = [tuple(arranged(world, shape) for shape in three) for three in places]
+    first, second = (
+        DistributedConv1d(P_x, 6, 3, 2, groups=3, P_y=P_y, P_w=P_w) for P_x, P_y, P_w in shapes
+    )
+    ordinary = torch.nn.Conv1d(6, 3, 2, groups=3)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file)
+    for layer in (second, ordinary):
+        layer.load_state_dict(saved)
+        for name, whole in layer.state_dict().items():
+            assert torch.equal(whole, saved[name])
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        second.load_state_dict({**saved, "weight": torch.zeros(3, 1, 2)})
+    with pytest.raises(RuntimeError, match=r"Missing.*bias"):
+        second.load_state_dict({"weight": saved["weight"]})
+    with pytest.raises(RuntimeError, match=r"Unexpected.*other"):
+        second.load_state_dict({**saved, "other": saved["bias"]})
+    assert second.load_state_dict({"bias": saved["bias"]}, strict=False).missing_keys == ["weight"]
+
+
+@ranks(4)
+def test_bad_input(world: World) -> None:
+    """Errors on all ranks, those that hold nothing of the input included."""
+    shapes = [(1, 2, 1), (1, 2, 1), (2, 2, 1)]
+    P_x, P_y, P_w = (arranged(world, shape) for shape in shapes)
+    layer = DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
+    nothing = zero_volume_tensor()
+    for shape, error, match in [
+        ((1, 1, 4), ValueError, r"DistributedChannelConv1d.*dim 1 has 2 channels in all, not 3"),
+        ((1, 2 - world.rank, 2), ValueError, "dim 2 has 2 elements.*the kernel reaches over 3"),
+        ((1, 2 - world.rank, 4 + world.rank), MismatchError, "dim 2.*position 0"),
+        ((1, 2)[: 2 - world.rank], MismatchError, "numbers of dims"),
+    ]:
+        with pytest.raises(error, match=match):
+            layer(torch.zeros(shape) if P_x.active else nothing)
+    with pytest.raises(ValueError, match=r"rank 3 .*zero"):
+        layer(torch.zeros(1, 2 - world.rank, 4) if P_x.active else torch.zeros(world.rank - 2))
+    assert layer(torch.zeros(1, 2 - world.rank, 4) if P_x.active else nothing).dim() > 0
+    with pytest.raises(ValueError, match="give both P_y"):
+        DistributedConv1d(P_x, 3, 5, 3, P_y=P_y)
+    with pytest.raises(ValueError, match=r"need P_w = 2 x 2 x 1,.* got 1 x 4 x 1"):
+        DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=arranged(world, (1, 4, 1)))
+    with pytest.raises(ValueError, match="may differ in axis 1"):
+        DistributedConv1d(P_x, 3, 5, 3, P_y=arranged(world, (1, 2, 2)), P_w=P_w)
+    with pytest.raises(ValueError, match="out_channels=1 are too few for 2 workers along axis 1"):
+        DistributedConv1d(P_x, 3, 1, 3, P_y=P_y, P_w=P_w)
