@@ -1,0 +1,162 @@
+"""Distributed layers: ordinary layers between movements of data, on the blocks of a partition.
+
+    model = kadril.nn.distribute(model, P_x, example)       an ordinary model, split
+    kadril.nn.DistributedConv2d(P_x, 16, 16, 3)             or layer by layer
+
+Parameters, `state_dict` and results are those of the ordinary layers, whatever the partition.
+"""
+
+from __future__ import annotations
+
+from kadril.nn.adaptive_pool import (
+    DistributedAdaptiveAvgPool1d,
+    DistributedAdaptiveAvgPool2d,
+    DistributedAdaptiveAvgPool3d,
+    DistributedAdaptiveMaxPool1d,
+    DistributedAdaptiveMaxPool2d,
+    DistributedAdaptiveMaxPool3d,
+)
+from kadril.nn.batch_norm import (
+    DistributedBatchNorm,
+    DistributedBatchNorm1d,
+    DistributedBatchNorm2d,
+    DistributedBatchNorm3d,
+)
+from kadril.nn.conv import (
+    DistributedChannelConv1d,
+    DistributedChannelConv2d,
+    DistributedChannelConv3d,
+    DistributedConv1d,
+    DistributedConv2d,
+    DistributedConv3d,
+    DistributedFeatureConv1d,
+    DistributedFeatureConv2d,
+    DistributedFeatureConv3d,
+    DistributedGeneralConv1d,
+    DistributedGeneralConv2d,
+    DistributedGeneralConv3d,
+)
+from kadril.nn.conv_transpose import (
+    DistributedConvTranspose1d,
+    DistributedConvTranspose2d,
+    DistributedConvTranspose3d,
+)
+from kadril.nn.distribute import DistributedModel, DistributeError, distribute, join, split
+from kadril.nn.draw import draw
+from kadril.nn.dropout import (
+    DistributedAlphaDropout,
+    DistributedDropout,
+    DistributedDropout1d,
+    DistributedDropout2d,
+    DistributedDropout3d,
+    DistributedFeatureAlphaDropout,
+)
+from kadril.nn.embedding import DistributedEmbedding
+from kadril.nn.group_norm import DistributedGroupNorm
+from kadril.nn.interpolate import interpolate
+from kadril.nn.layer_norm import DistributedLayerNorm
+from kadril.nn.linear import DistributedLinear
+from kadril.nn.loss import (
+    DistributedBCELoss,
+    DistributedBCEWithLogitsLoss,
+    DistributedHuberLoss,
+    DistributedKLDivLoss,
+    DistributedL1Loss,
+    DistributedMSELoss,
+    DistributedPoissonNLLLoss,
+    DistributedSmoothL1Loss,
+)
+from kadril.nn.loss_class import DistributedCrossEntropyLoss, DistributedNLLLoss
+from kadril.nn.pool_avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
+from kadril.nn.pool_max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
+from kadril.nn.primitives import (
+    AllGather,
+    AllMaxReduce,
+    AllMinReduce,
+    AllSumReduce,
+    AllToAll,
+    Broadcast,
+    Gather,
+    HaloExchange,
+    ReduceScatter,
+    Repartition,
+    Scatter,
+    SumReduce,
+    ZeroVolumeCorrector,
+)
+from kadril.nn.upsample import DistributedUpsample
+
+__all__ = [
+    "AllGather",
+    "AllMaxReduce",
+    "AllMinReduce",
+    "AllSumReduce",
+    "AllToAll",
+    "Broadcast",
+    "DistributeError",
+    "DistributedAdaptiveAvgPool1d",
+    "DistributedAdaptiveAvgPool2d",
+    "DistributedAdaptiveAvgPool3d",
+    "DistributedAdaptiveMaxPool1d",
+    "DistributedAdaptiveMaxPool2d",
+    "DistributedAdaptiveMaxPool3d",
+    "DistributedAlphaDropout",
+    "DistributedAvgPool1d",
+    "DistributedAvgPool2d",
+    "DistributedAvgPool3d",
+    "DistributedBCELoss",
+    "DistributedBCEWithLogitsLoss",
+    "DistributedBatchNorm",
+    "DistributedBatchNorm1d",
+    "DistributedBatchNorm2d",
+    "DistributedBatchNorm3d",
+    "DistributedChannelConv1d",
+    "DistributedChannelConv2d",
+    "DistributedChannelConv3d",
+    "DistributedConv1d",
+    "DistributedConv2d",
+    "DistributedConv3d",
+    "DistributedConvTranspose1d",
+    "DistributedConvTranspose2d",
+    "DistributedConvTranspose3d",
+    "DistributedCrossEntropyLoss",
+    "DistributedDropout",
+    "DistributedDropout1d",
+    "DistributedDropout2d",
+    "DistributedDropout3d",
+    "DistributedEmbedding",
+    "DistributedFeatureAlphaDropout",
+    "DistributedFeatureConv1d",
+    "DistributedFeatureConv2d",
+    "DistributedFeatureConv3d",
+    "DistributedGeneralConv1d",
+    "DistributedGeneralConv2d",
+    "DistributedGeneralConv3d",
+    "DistributedGroupNorm",
+    "DistributedHuberLoss",
+    "DistributedKLDivLoss",
+    "DistributedL1Loss",
+    "DistributedLayerNorm",
+    "DistributedLinear",
+    "DistributedMSELoss",
+    "DistributedMaxPool1d",
+    "DistributedMaxPool2d",
+    "DistributedMaxPool3d",
+    "DistributedModel",
+    "DistributedNLLLoss",
+    "DistributedPoissonNLLLoss",
+    "DistributedSmoothL1Loss",
+    "DistributedUpsample",
+    "Gather",
+    "HaloExchange",
+    "ReduceScatter",
+    "Repartition",
+    "Scatter",
+    "SumReduce",
+    "ZeroVolumeCorrector",
+    "distribute",
+    "draw",
+    "interpolate",
+    "join",
+    "split",
+]

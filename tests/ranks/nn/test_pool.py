@@ -1,0 +1,212 @@
+"""Pools on partitions give what torch's pools give in one process, bit for bit.
+
+Inputs are small whole numbers in float64: sums are exact in any order, and an average is one exact
+sum, rounded once in one division, so outputs are compared with `==`. Gradients of outputs are
+multiples of all divisors that occur, so gradients of inputs are whole numbers as well.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from box_kit import Case, arranged, balanced, drawn, has_enough, held, run, sequential, some_input
+
+from kadril.errors import MismatchError
+from kadril.nn.pool_avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
+from kadril.nn.pool_max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
+from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.world import World
+
+Cases = dict[int, list[Case]]
+
+MAX = {
+    1: (torch.nn.MaxPool1d, DistributedMaxPool1d),
+    2: (torch.nn.MaxPool2d, DistributedMaxPool2d),
+    3: (torch.nn.MaxPool3d, DistributedMaxPool3d),
+}
+AVG = {
+    1: (torch.nn.AvgPool1d, DistributedAvgPool1d),
+    2: (torch.nn.AvgPool2d, DistributedAvgPool2d),
+    3: (torch.nn.AvgPool3d, DistributedAvgPool3d),
+}
+# A multiple of every count of up to 4 inputs along each dim, and of divisors of up to 5.
+FACTOR = {num: 12**num * 5 for num in (1, 2, 3)}
+
+
+def some_case(random: Random, num_workers: int, is_max: bool) -> Case | None:
+    num_spatial = random.randint(1, 3)
+    given = some_input(random, num_workers, num_spatial, largest=[0, 15, 11, 6][num_spatial])
+
+    def each(largest: int) -> tuple[int, ...]:
+        return tuple(random.randint(1, largest) for _ in range(num_spatial))
+
+    kernel = each(4)
+    settings: dict[str, Any] = {"kernel_size": kernel, "ceil_mode": random.random() < 0.5}
+    settings["stride"] = random.choice([None, each(4)])
+    settings["padding"] = tuple(random.randint(0, k // 2) for k in kernel)
+    if is_max:
+        settings["dilation"] = each(2)
+    else:
+        settings["count_include_pad"] = random.random() < 0.5
+        if num_spatial > 1:
+            settings["divisor_override"] = random.choice([None, None, 1, 3, -5])
+    torch_class = (MAX if is_max else AVG)[num_spatial][0]
+    if not has_enough(lambda: torch_class(**settings), given):
+        return None
+    # A dilated kernel may have all its elements in the padding; torch then gives the gradient of
+    # that maximum to an element beyond the channel's memory.
+    if is_max and not torch_class(**settings)(torch.zeros(given.sizes)).isfinite().all():
+        return None
+    return Case(*given, {"num_spatial": num_spatial, **settings})
+
+
+@pytest.fixture(scope="module")
+def max_cases() -> Cases:
+    return {
+        size: drawn(partial(some_case, num_workers=size, is_max=True), 60) for size in (1, 2, 3, 4)
+    }
+
+
+@pytest.fixture(scope="module")
+def avg_cases() -> Cases:
+    return {
+        size: drawn(partial(some_case, num_workers=size, is_max=False), 60) for size in (1, 2, 3, 4)
+    }
+
+
+@ranks(1, 2, 3, 4)
+def test_max_pool_is_torchs(world: World, max_cases: Cases) -> None:
+    for case in max_cases[world.size]:
+        given = dict(case.settings)
+        torch_class, twin_class = MAX[given.pop("num_spatial")]
+        x = integer_valued(case.sizes, seed=4)
+        reference = sequential(torch_class(**given), x)
+        P_x = arranged(world, case.shape)
+        twin = twin_class.of(torch_class(**given), P_x)
+        y, x_grad = run(twin, held(x, P_x, case), balanced(reference.y_grad, P_x))
+        if not P_x.active:
+            assert y.numel() == 0
+            continue
+        assert torch.equal(y, balanced(reference.y, P_x)), case
+        assert torch.equal(x_grad, held(reference.x_grad, P_x, case)), case
+
+
+@ranks(1, 2, 3, 4)
+def test_avg_pool_is_torchs(world: World, avg_cases: Cases) -> None:
+    for case in avg_cases[world.size]:
+        given = dict(case.settings)
+        num_spatial = given.pop("num_spatial")
+        torch_class, twin_class = AVG[num_spatial]
+        x = integer_valued(case.sizes, seed=4)
+        reference = sequential(torch_class(**given), x, FACTOR[num_spatial])
+        P_x = arranged(world, case.shape)
+        mine = held(x, P_x, case)
+        twin = twin_class.of(torch_class(**given), P_x)
+        y, x_grad = run(twin, mine, balanced(reference.y_grad, P_x))
+        if not P_x.active:
+            assert y.numel() == 0
+            continue
+        assert torch.equal(y, balanced(reference.y, P_x)), case
+        assert torch.equal(x_grad, held(reference.x_grad, P_x, case)), case
+
+
+@ranks(4, transports=["shm", "c10d", "mpi:openmpi"])
+def test_avg_pool_is_adjoint_to_its_backward_pass(world: World, avg_cases: Cases) -> None:
+    for case in avg_cases[world.size][:12]:
+        given = dict(case.settings)
+        num_spatial = given.pop("num_spatial")
+        _, twin_class = AVG[num_spatial]
+        P_x = arranged(world, case.shape)
+        twin = twin_class(P_x, **given)
+        # Multiples of all divisors on both sides, so that nothing is rounded.
+        mine = held(integer_valued(case.sizes, seed=4), P_x, case) * FACTOR[num_spatial]
+        like = twin(mine)
+        y = integer_valued(like.shape, seed=5, rank=world.rank) * FACTOR[num_spatial]
+        check_autograd_adjoint(world, twin, mine.detach(), y)
+
+
+@ranks(2, 4)
+def test_indices_of_maxima_are_those_of_the_global_tensor(world: World, max_cases: Cases) -> None:
+    for case in max_cases[world.size][:30]:
+        given = dict(case.settings)
+        torch_class, twin_class = MAX[given.pop("num_spatial")]
+        x = integer_valued(case.sizes, seed=4)
+        y, indices = torch_class(**given, return_indices=True)(x)
+        P_x = arranged(world, case.shape)
+        got, found = twin_class(P_x, **given, return_indices=True)(held(x, P_x, case))
+        if P_x.active:
+            assert torch.equal(got, balanced(y, P_x))
+            assert torch.equal(found, balanced(indices, P_x)), case
+
+
+@ranks(4)
+def test_windows_over_many_workers(world: World) -> None:
+    """Kernels wider than the neighbour's block gave silently wrong numbers elsewhere."""
+    P_x = arranged(world, (1, 1, 4))
+    x = integer_valued((1, 2, 12), seed=1)
+    for kernel in (5, 9):
+        layer = torch.nn.MaxPool1d(kernel, stride=1, padding=kernel // 2)
+        twin = DistributedMaxPool1d.of(layer, P_x)
+        assert torch.equal(twin(balanced(x, P_x)), balanced(layer(x), P_x))
+
+
+@ranks(2)
+def test_dtypes(world: World) -> None:
+    """Rounded as torch rounds: sums of 8- and 16-bit numbers in 32 bits, whole numbers cut."""
+    P_x = arranged(world, (1, 1, 1, 2))
+    whole = torch.arange(2 * 5 * 9).view(1, 2, 5, 9) * 7 % 31 - 11
+    layers = [torch.nn.MaxPool2d(3, 2, 1), torch.nn.AvgPool2d(3, 2, 1, count_include_pad=False)]
+    twins = [DistributedMaxPool2d.of(layers[0], P_x), DistributedAvgPool2d.of(layers[1], P_x)]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
+        x = whole.to(dtype)
+        for layer, twin in zip(layers, twins, strict=True):
+            assert torch.equal(twin(balanced(x, P_x)), balanced(layer(x), P_x)), (dtype, layer)
+    x = whole.to(torch.uint8)
+    assert torch.equal(twins[0](balanced(x, P_x)), balanced(layers[0](x), P_x))
+
+
+@ranks(2)
+def test_what_needs_no_exchange_makes_none(world: World) -> None:
+    P_x = arranged(world, (1, 1, 2, 1))
+    twin = DistributedMaxPool2d(P_x, 2)
+    twin(torch.zeros(1, 1, 4, 6))
+    (plan,) = twin._plans._plans.values()
+    assert plan.is_local  # type: ignore[attr-defined]
+    assert twin.stride == (2, 2)
+    assert "kernel_size=(2, 2)" in repr(twin)
+
+
+@ranks(2)
+def test_bad_input(world: World) -> None:
+    P_x = arranged(world, (1, 1, 2))
+    with pytest.raises(ValueError, match=r"P_x has shape 2 x 1.*it needs 4 axes"):
+        DistributedMaxPool2d(arranged(world, (2, 1)), 2)
+    with pytest.raises(ValueError, match="more than half"):
+        DistributedAvgPool1d(P_x, 3, padding=2)
+    with pytest.raises(ValueError, match="stride 0"):
+        DistributedAvgPool1d(P_x, 3, stride=0)
+    with pytest.raises(ValueError, match="kernel_size must be a number or 1"):
+        DistributedAvgPool1d(P_x, (3, 3))
+    with pytest.raises(ValueError, match="divisor_override"):
+        DistributedAvgPool2d(arranged(world, (1, 1, 2, 1)), 2, divisor_override=0)
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.MaxPool1d, got AvgPool1d"):
+        DistributedMaxPool1d.of(torch.nn.AvgPool1d(2), P_x)
+    pool = DistributedMaxPool1d(P_x, 5)
+    with pytest.raises(ValueError, match=r"DistributedMaxPool1d\(kernel 5\): dim 2 has 4 elements"):
+        pool(torch.zeros(1, 1, 2))
+    with pytest.raises(ValueError, match=r"dim 2 of the output has 1 elements.*2 workers.*axis 2"):
+        pool(torch.zeros(1, 1, 3))
+    with pytest.raises(MismatchError, match="dim 1"):
+        DistributedMaxPool1d(arranged(world, (2, 1, 1)), 2)(torch.zeros(1, 1 + world.rank, 4))
+    with pytest.raises(ValueError, match="one axis for each dim"):
+        pool(torch.zeros(1, 1, 3, 3))
+    alone = DistributedMaxPool1d(arranged(world, (1, 1, 1)), 2, what="stem")
+    if world.rank == 1:
+        with pytest.raises(ValueError, match="stem: this rank is not in the partition"):
+            alone(torch.zeros(1, 1, 4))
+    assert math.isfinite(pool(torch.zeros(1, 1, 6)).sum())
