@@ -8,11 +8,13 @@ Every worker's `y` is a result of its own: where all of them go into a loss, gra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
-from kadril.ops.calling import apply
+from kadril.ops.linear import apply_operator, resolved
+from kadril.ops.structure import any_requires_grad
+from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition
 
 __all__ = ["all_sum_reduce", "axes_to_reduce", "sum_over"]
@@ -39,18 +41,30 @@ def all_sum_reduce(
         A new tensor, also where there is nothing to sum.
 
     Raises:
-        ValueError: not exactly one of the two was given, or there is no such axis.
+        ValueError: not exactly one of the two was given, or there is no such axis; or this rank
+            has elements and is not in the partition.
         MismatchError: shapes or dtypes differ; on every worker in line.
     """
     axes = axes_to_reduce(P_x, axes_reduce, axes_keep)
     if not P_x.active:
-        return x.clone()
+        return nothing_of(x, P_x, what)
     return sum_over(x, P_x.axis_group(axes), what)
 
 
-def sum_over(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
-    """The sum over a group, on each of its ranks."""
-    return apply(AllSumReduceFunction, x, group, what)
+def sum_over(
+    x: torch.Tensor, group: Group, what: str, *, requires_grad: bool | None = None
+) -> torch.Tensor:
+    """The sum over a group, on each of its ranks.
+
+    Args:
+        x: of the same shape on all of them.
+        group: who sum.
+        what: for errors.
+        requires_grad: whether any rank's `x` does, where that is known; asked otherwise.
+    """
+    if requires_grad is None:
+        requires_grad = any_requires_grad(x, group, what)
+    return apply_operator(SumOperator(group, what), x, requires_grad=requires_grad)
 
 
 def axes_to_reduce(
@@ -73,7 +87,7 @@ def axes_to_reduce(
 
 def reduced(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
     """The sum, in new memory."""
-    x = x.detach().contiguous()
+    x = resolved(x).contiguous()
     if group.transport.size == 1:
         return x.clone()
     y = torch.empty_like(x)
@@ -81,16 +95,16 @@ def reduced(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
     return y
 
 
-class AllSumReduceFunction(torch.autograd.Function):
+class SumOperator(NamedTuple):
     """The sum, which is its own adjoint."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
-        """y_r = sum_s x_s."""
-        ctx.group, ctx.what = group, what
-        return reduced(x, group, what)
+    group: Group
+    what: str
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """y_r = sum_s x_s."""
+        return reduced(x, self.group, self.what)
+
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
         """x*_r = sum_s y*_s."""
-        return reduced(grads[0], ctx.group, f"adjoint of {ctx.what}"), None, None
+        return reduced(y, self.group, f"adjoint of {self.what}")

@@ -9,15 +9,17 @@ axis of size 1 stands for all workers along that axis of the other partition.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from kadril.ops.calling import anchor_for, apply
-from kadril.ops.structure import DTYPES, MAX_DIMS
-from kadril.ops.zero_volume import zero_volume_tensor
+from kadril.errors import MismatchError
+from kadril.ops.linear import apply_operator
+from kadril.ops.repartition import union_of
+from kadril.ops.structure import Structure, agree
+from kadril.ops.zero_volume import nothing_of, zero_volume_tensor
 from kadril.partition import Partition
+from kadril.partition.pairing import pair
 
 __all__ = ["Broadcaster", "SumReducer", "broadcast", "sum_reduce"]
 
@@ -45,7 +47,9 @@ def broadcast(
             batch size of its block, or with none.
 
     Raises:
-        ValueError: the shapes of the partitions do not fit.
+        ValueError: the shapes of the partitions do not fit, or a rank that is not in `P_x` has
+            elements; on all ranks of both.
+        MismatchError: blocks differ in dtype or number of dims; on all ranks of both.
     """
     return Broadcaster(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
@@ -61,7 +65,8 @@ def sum_reduce(
 ) -> torch.Tensor:
     """Add up the blocks of all workers that one stands for; the arguments are those of `broadcast`.
 
-    Here `P_x` is the larger partition, and `P_y` the smaller one.
+    Here `P_x` is the larger partition, and `P_y` the smaller one. Raises `MismatchError` also where
+    blocks that are to be added up have different shapes.
     """
     return SumReducer(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
@@ -111,71 +116,57 @@ class Between:
         self.lots = lots
         self.preserve_batch = preserve_batch
         self.what = what
+        self.is_identity = few == lots and transpose_few == transpose_lots
+        self.pairs = pair(few.shape, lots.shape, transpose_few, transpose_lots)
         one, many = few.create_broadcast_partition_to(lots, transpose_few, transpose_lots)
         # Groups are known by their first rank, the one, and served in the order of those.
         is_one_first = not many.active or (one.active and one.ranks[0] <= many.ranks[0])
         self.places = Places(one, many, is_one_first)
+        self.union = union_of(few, lots)
 
-    def nothing(self, like: torch.Tensor) -> torch.Tensor:
+    def agree(self, x: torch.Tensor, owners: Partition) -> Structure:
+        """What is to be moved, and whether anybody wants gradients; collective over both."""
+        return agree(self.union, x, self.what, owners=owners)
+
+    def nothing(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """What a rank gets that has no part in the result."""
         batch = like.shape[0] if self.preserve_batch and like.dim() else None
-        return zero_volume_tensor(batch, dtype=like.dtype, device=like.device)
+        return zero_volume_tensor(batch, dtype=dtype, device=like.device)
 
-    def give(self, x: torch.Tensor | None, what: str) -> torch.Tensor | None:
-        """From the one to the many: what this rank gets as one of them."""
+    def give(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
+        """From the one to the many: what this rank gets as one of them.
+
+        Args:
+            x: what it gives, where it is the one.
+            room: for what it gets, where it is one of the many.
+            what: for errors.
+        """
         result = None
         for place in self.places.in_order():
-            is_giver = place.rank == 0
-            got = give_to_all(place, x if is_giver else None, what)
-            if place is self.places.many or place == self.places.many:
-                result = got.clone() if is_giver else got
+            data = room if x is None or place.rank else x.contiguous()
+            place.transport.broadcast(data, 0, name=what)
+            if place == self.places.many:
+                result = data.clone() if place.rank == 0 else data
         return result
 
-    def add(self, x: torch.Tensor | None, what: str) -> torch.Tensor | None:
-        """From the many to the one: what this rank gets as that."""
+    def add(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
+        """From the many to the one: what this rank gets as that.
+
+        Args:
+            x: what it adds, where it is one of the many.
+            room: for the sum, where it is the one.
+            what: for errors.
+        """
         result = None
         for place in self.places.in_order():
-            is_one = place.rank == 0
-            is_among_many = self.places.many.active and place == self.places.many
-            got = add_up(place, x if is_among_many else None, what)
-            if is_one:
-                result = got
+            adds = x is not None and place == self.places.many
+            data = x.contiguous() if x is not None and adds else torch.zeros_like(room)
+            if place.rank == 0:
+                result = room
+                place.transport.reduce(data, 0, out=room, name=what)
+            else:
+                place.transport.reduce(data, 0, name=what)
         return result
-
-
-def describe(x: torch.Tensor | None) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A tensor in numbers; the first is -1 where there is none."""
-    row = np.full(3 + MAX_DIMS, -1, dtype=np.int64)
-    if x is not None:
-        row[: 3 + x.dim()] = [x.dim(), DTYPES.index(x.dtype), int(x.requires_grad), *x.shape]
-    return row
-
-
-def empty_like(row: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
-    """Memory for a tensor that was described."""
-    num_dims, dtype = int(row[0]), DTYPES[int(row[1])]
-    return torch.empty([int(length) for length in row[3 : 3 + num_dims]], dtype=dtype)
-
-
-def give_to_all(place: Partition, x: torch.Tensor | None, what: str) -> torch.Tensor:
-    """Rank 0's tensor, on all ranks of a group."""
-    row = describe(x)
-    place.transport.broadcast(row, 0, name=what)
-    data = empty_like(row) if x is None else x.detach().contiguous()
-    place.transport.broadcast(data, 0, name=what)
-    return data
-
-
-def add_up(place: Partition, x: torch.Tensor | None, what: str) -> torch.Tensor:
-    """The sum of the tensors of a group, on rank 0; some may have none."""
-    row = describe(x)
-    rows = np.empty((place.size, row.size), dtype=np.int64)
-    place.transport.allgatherv(row, rows, [row.size] * place.size, name=what)
-    known = next(each for each in rows if each[0] >= 0)
-    data = torch.zeros_like(empty_like(known)) if x is None else x.detach().contiguous()
-    out = torch.empty_like(data)
-    place.transport.reduce(data, 0, out=out, name=what)
-    return out
 
 
 class Broadcaster(Between):
@@ -194,9 +185,15 @@ class Broadcaster(Between):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Broadcast."""
-        if not (self.few.active or self.lots.active) or self.few == self.lots:
+        if not self.union.active:
+            return nothing_of(x, self.union, self.what)
+        if self.is_identity:
             return x.clone()
-        return apply(BroadcastFunction, x, anchor_for(True), self)
+        structure = self.agree(x, self.few)
+        many = self.places.many
+        shape = structure.shapes[self.few.ranks.index(many.ranks[0])] if many.active else (0,)
+        operator = BroadcastOperator(self, shape, tuple(x.shape), structure.dtype)
+        return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
 class SumReducer(Between):
@@ -215,49 +212,81 @@ class SumReducer(Between):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Sum-reduce."""
-        if not (self.few.active or self.lots.active) or self.few == self.lots:
+        if not self.union.active:
+            return nothing_of(x, self.union, self.what)
+        if self.is_identity:
             return x.clone()
-        return apply(SumReduceFunction, x, anchor_for(True), self)
+        structure = self.agree(x, self.lots)
+        shape: tuple[int, ...] = (0,)
+        for one, many in self.pairs:
+            shapes = {structure.shapes[worker]: self.lots.ranks[worker] for worker in many}
+            if len(shapes) > 1:
+                blocks = ", ".join(f"{list(s)} on rank {rank}" for s, rank in shapes.items())
+                raise MismatchError(
+                    f"{self.what}: blocks that are to be added up have different shapes: {blocks}"
+                )
+            if self.few.rank == one:
+                (shape,) = shapes
+        operator = SumReduceOperator(self, shape, tuple(x.shape), structure.dtype)
+        return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
-def as_result(got: torch.Tensor | None, x: torch.Tensor, between: Between) -> torch.Tensor:
-    """What a rank returns: what it got, or nothing."""
-    return between.nothing(x) if got is None else got
+class BroadcastOperator(NamedTuple):
+    """From the one to the many, and back as a sum.
 
+    Attributes:
+        between: who.
+        shape: of what this rank gets.
+        given_shape: of what it gives.
+        dtype: of both.
+    """
 
-class BroadcastFunction(torch.autograd.Function):
-    """From the one to the many, and back as a sum."""
+    between: Between
+    shape: tuple[int, ...]
+    given_shape: tuple[int, ...]
+    dtype: torch.dtype
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, between: Between) -> torch.Tensor:
+    @property
+    def what(self) -> str:
+        """For errors."""
+        return self.between.what
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y_s = x_r."""
-        ctx.between, ctx.shape, ctx.dtype = between, x.shape, x.dtype
-        got = between.give(x if between.few.active else None, between.what)
-        return as_result(got, x, between)
+        between = self.between
+        room = x.new_empty(self.shape, dtype=self.dtype)
+        got = between.give(x if between.few.active else None, room, self.what)
+        return between.nothing(x, self.dtype) if got is None else got
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
         """x*_r = sum_s y*_s."""
-        between = ctx.between
-        got = between.add(grads[0] if between.lots.active else None, f"adjoint of {between.what}")
-        x = torch.zeros(ctx.shape, dtype=ctx.dtype) if got is None else got
-        return x, None, None
+        between = self.between
+        room = y.new_empty(self.given_shape)
+        return between.add(y if between.lots.active else None, room, f"adjoint of {self.what}")
 
 
-class SumReduceFunction(torch.autograd.Function):
-    """From the many to the one, and back as copies."""
+class SumReduceOperator(NamedTuple):
+    """From the many to the one, and back as copies; attributes as of `BroadcastOperator`."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, between: Between) -> torch.Tensor:
+    between: Between
+    shape: tuple[int, ...]
+    given_shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def what(self) -> str:
+        """For errors."""
+        return self.between.what
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y_r = sum_s x_s."""
-        ctx.between, ctx.shape, ctx.dtype = between, x.shape, x.dtype
-        got = between.add(x if between.lots.active else None, between.what)
-        return as_result(got, x, between)
+        between = self.between
+        room = x.new_empty(self.shape, dtype=self.dtype)
+        got = between.add(x if between.lots.active else None, room, self.what)
+        return between.nothing(x, self.dtype) if got is None else got
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
         """x*_s = y*_r."""
-        between = ctx.between
-        got = between.give(grads[0] if between.few.active else None, f"adjoint of {between.what}")
-        x = torch.zeros(ctx.shape, dtype=ctx.dtype) if got is None else got
-        return x, None, None
+        between = self.between
+        room = y.new_empty(self.given_shape)
+        return between.give(y if between.few.active else None, room, f"adjoint of {self.what}")

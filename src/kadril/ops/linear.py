@@ -49,7 +49,10 @@ def apply_operator(operator: Operator, x: torch.Tensor, *, requires_grad: bool) 
         requires_grad: whether any worker's block does. Then all of them are there for the
             collectives of the backward pass.
     """
-    return apply(OperatorFunction, x, anchor_for(requires_grad), operator)
+    if not (torch.is_grad_enabled() and (x.requires_grad or requires_grad)):
+        return operator.forward(resolved(x))
+    anchor = None if x.requires_grad else anchor_for(True)
+    return apply(OperatorFunction, x, anchor, operator)
 
 
 def resolved(x: torch.Tensor) -> torch.Tensor:
@@ -61,7 +64,9 @@ class OperatorFunction(torch.autograd.Function):
     """F, and F* as its backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, operator: Operator) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, _: torch.Tensor | None, operator: Operator
+    ) -> torch.Tensor:
         """y = F x."""
         ctx.operator, ctx.shape, ctx.dtype = operator, x.shape, x.dtype
         return operator.forward(resolved(x))

@@ -113,7 +113,7 @@ class Repartitioner:
         for dim, (have, length) in enumerate(zip(blocks, self.P_y.shape, strict=True)):
             size = have[-1].stop
             wanted = None if self.sizes is None else self.sizes[dim]
-            if wanted is None and size < length:
+            if wanted is None and size < length > 1:
                 raise ValueError(
                     f"{self.what}: dim {dim} has {size} elements, too few for {length} workers"
                     f" along axis {dim} of {text(self.P_y.shape)}"
@@ -142,6 +142,8 @@ def fills(sizes: Sequence[int], num_blocks: int, size: int) -> bool:
 
 def union_of(P_x: Partition, P_y: Partition) -> Partition:
     """The workers of both; one of the two where it has them all. Collective over the world."""
-    if set(P_y.ranks) <= set(P_x.ranks):
-        return P_x
-    return P_y if set(P_x.ranks) <= set(P_y.ranks) else P_x.create_partition_union(P_y)
+    if P_x.root is P_y.root:
+        for one, other in ((P_x, P_y), (P_y, P_x)):
+            if set(other.ranks) <= set(one.ranks):
+                return one
+    return P_x.create_partition_union(P_y)

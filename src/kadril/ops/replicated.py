@@ -11,12 +11,12 @@ are each other's adjoint. In the forward pass `spread` moves nothing: the copies
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from kadril.ops.all_sum_reduce import reduced
-from kadril.ops.calling import apply
+from kadril.ops.linear import apply_operator
 from kadril.partition import Group
 
 __all__ = ["spread", "total"]
@@ -34,7 +34,7 @@ def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tens
     """
     if group.transport.size == 1:
         return x
-    return apply(SpreadFunction, x, group, what)
+    return apply_operator(SpreadOperator(group, what), x, requires_grad=False)
 
 
 def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor:
@@ -49,33 +49,34 @@ def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor
     """
     if group.transport.size == 1:
         return x.clone()
-    return apply(TotalFunction, x, group, what)
+    return apply_operator(TotalOperator(group, what), x, requires_grad=False)
 
 
-class SpreadFunction(torch.autograd.Function):
+class SpreadOperator(NamedTuple):
     """A copy for each; the adjoint is the sum."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
+    group: Group
+    what: str
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y_r = x."""
-        ctx.group, ctx.what = group, what
         return x.view_as(x)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
         """x* = sum_r y*_r."""
-        return reduced(grads[0], ctx.group, f"adjoint of {ctx.what}"), None, None
+        return reduced(y, self.group, f"adjoint of {self.what}")
 
 
-class TotalFunction(torch.autograd.Function):
+class TotalOperator(NamedTuple):
     """The sum; the adjoint is a copy for each."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
-        """y = sum_r x_r."""
-        return reduced(x, group, what)
+    group: Group
+    what: str
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """y = sum_r x_r."""
+        return reduced(x, self.group, self.what)
+
+    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
         """x*_r = y*."""
-        return grads[0], None, None
+        return y

@@ -6,6 +6,7 @@ to whom) is decided alike on all workers, also when the block of only one of the
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
@@ -19,11 +20,11 @@ from kadril.partition.pairing import index_of, text
 from kadril.transport.base import Transport
 from kadril.transport.buffer import TORCH_DTYPES
 
-__all__ = ["PlanCache", "Structure", "agree", "agree_in_line", "is_differentiable"]
+__all__ = ["PlanCache", "Structure", "agree", "agree_in_line", "any_requires_grad"]
 
 MAX_DIMS = 12
 HEADER = 4  # numbers before the shape
-DTYPES = list(TORCH_DTYPES)
+DTYPES: list[torch.dtype] = list(TORCH_DTYPES)
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 Plan = TypeVar("Plan")
@@ -91,31 +92,29 @@ def agree(
     """
     owners = partition if owners is None else owners
     rows = gather_rows(partition.transport, x, what)
-    by_rank = dict(zip(partition.ranks, rows, strict=True))
-    held = {rank: by_rank[rank] for rank in owners.ranks}
-    for rank, row in by_rank.items():
-        if rank not in held and row.has_elements:
-            raise ValueError(
-                f"{what}: rank {rank} holds a tensor of shape {list(row.shape)} and is not one of"
-                f" ranks {list(owners.ranks)}, on which the tensor lies; give zero_volume_tensor()"
-            )
-    dtype = check_alike(held, by_rank, what)
-    return Structure(
-        owners.shape,
-        tuple(row.shape for row in held.values()),
-        dtype,
-        any(row.requires_grad for row in rows) and is_differentiable(dtype),
-    )
+    return structure_of(rows, partition.ranks, owners.ranks, owners.shape, what)
 
 
 def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
     """As `agree`, among the workers of a group."""
-    rows = dict(zip(group.ranks, gather_rows(group.transport, x, what), strict=True))
-    dtype = check_alike(rows, rows, what)
-    requires_grad = any(row.requires_grad for row in rows.values()) and is_differentiable(dtype)
-    return Structure(
-        (len(rows),), tuple(row.shape for row in rows.values()), dtype, requires_grad
-    )
+    rows = gather_rows(group.transport, x, what)
+    return structure_of(rows, group.ranks, group.ranks, (len(group.ranks),), what)
+
+
+def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
+    """Whether the tensor of any rank of a group requires gradients; collective where it might.
+
+    Raises:
+        MismatchError: not all ranks record a graph, or not all have a tensor that may have
+            gradients; on all of them.
+    """
+    if not torch.is_grad_enabled() or not is_differentiable(x.dtype):
+        return False
+    if group.transport.size == 1:
+        return x.requires_grad
+    flag = torch.tensor([x.requires_grad], dtype=torch.uint8)
+    group.transport.allreduce(flag, "max", name=f"{what}, whether gradients are wanted")
+    return bool(flag)
 
 
 class Row(NamedTuple):
@@ -139,26 +138,52 @@ class Row(NamedTuple):
         return f"{dtype} of shape {list(self.shape)}"
 
 
-def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> list[Row]:
+def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> bytes:
     """What all workers hold. Nothing is refused here: what one has found wrong, all shall find."""
     is_recording = torch.is_grad_enabled()
-    mine = Row(
-        x.dim(),
-        DTYPE_CODES.get(x.dtype, -1),
-        x.requires_grad and is_recording,
-        is_recording,
-        tuple(x.shape[:MAX_DIMS]),
-    )
+    header = (x.dim(), DTYPE_CODES.get(x.dtype, -1), x.requires_grad and is_recording, is_recording)
+    shape = x.shape[:MAX_DIMS]
+    mine = np.array([*header, *shape, *[0] * (MAX_DIMS - len(shape))], dtype=np.int64)
     if transport.size == 1:
-        return [mine]
-    numbers = np.zeros(HEADER + MAX_DIMS, dtype=np.int64)
-    numbers[: HEADER + len(mine.shape)] = [*mine[:HEADER], *mine.shape]
-    found = np.empty((transport.size, numbers.size), dtype=np.int64)
-    transport.allgatherv(numbers, found, [numbers.size] * transport.size, name=what)
-    return [
-        Row(row[0], row[1], bool(row[2]), bool(row[3]), tuple(row[HEADER : HEADER + row[0]]))
-        for row in found.tolist()
-    ]
+        return mine.tobytes()
+    found = np.empty((transport.size, mine.size), dtype=np.int64)
+    transport.allgatherv(mine, found, [mine.size] * transport.size, name=what)
+    return found.tobytes()
+
+
+@functools.lru_cache(maxsize=1024)
+def structure_of(
+    rows: bytes,
+    ranks: tuple[int, ...],
+    owners: tuple[int, ...],
+    owners_shape: tuple[int, ...],
+    what: str,
+) -> Structure:
+    """The structure that follows from what all workers hold; raises as `agree`.
+
+    Args:
+        rows: of `gather_rows`.
+        ranks: whose they are.
+        owners: those of them that hold the tensor, in the order of their partition.
+        owners_shape: of that partition.
+        what: for errors.
+    """
+    found = np.frombuffer(rows, dtype=np.int64).reshape(len(ranks), -1).tolist()
+    by_rank = {
+        rank: Row(row[0], row[1], bool(row[2]), bool(row[3]), tuple(row[HEADER : HEADER + row[0]]))
+        for rank, row in zip(ranks, found, strict=True)
+    }
+    held = {rank: by_rank[rank] for rank in owners}
+    for rank, row in by_rank.items():
+        if rank not in held and row.has_elements:
+            raise ValueError(
+                f"{what}: rank {rank} holds a tensor of shape {list(row.shape)} and is not one of"
+                f" ranks {list(owners)}, on which the tensor lies; give zero_volume_tensor()"
+            )
+    dtype = check_alike(held, by_rank, what)
+    requires_grad = any(row.requires_grad for row in by_rank.values()) and is_differentiable(dtype)
+    shapes = tuple(row.shape for row in held.values())
+    return Structure(owners_shape, shapes, dtype, requires_grad)
 
 
 def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str) -> torch.dtype:

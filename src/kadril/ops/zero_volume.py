@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from kadril.ops.calling import apply
+from kadril.ops.calling import anchor_for, apply
+from kadril.partition import Partition
 
-__all__ = ["correct_zero_volume", "zero_volume_tensor"]
+__all__ = ["correct_zero_volume", "nothing_of", "zero_volume_tensor"]
 
 
 def zero_volume_tensor(
@@ -33,24 +34,38 @@ def zero_volume_tensor(
     return torch.empty(shape, dtype=dtype, requires_grad=requires_grad, device=device)
 
 
+def nothing_of(x: torch.Tensor, partition: Partition, what: str) -> torch.Tensor:
+    """What a rank gets from an operation of others: a copy of its tensor, which has no elements.
+
+    Raises:
+        ValueError: it has some, which would be lost.
+    """
+    if x.numel():
+        raise ValueError(
+            f"{what}: this rank is not in the partition of ranks {list(partition.ranks)}, and holds"
+            f" a tensor of shape {list(x.shape)}; give zero_volume_tensor()"
+        )
+    return x.clone()
+
+
 def correct_zero_volume(x: torch.Tensor) -> torch.Tensor:
     """A tensor that `backward()` may be called on: a copy, or the number 0 where there is nothing.
 
     For the end of a network whose result only some ranks have.
     """
-    return apply(CorrectFunction, x)
+    return apply(CorrectFunction, x, anchor_for(x.numel() == 0))
 
 
 class CorrectFunction(torch.autograd.Function):
     """Nothing as the number 0, and back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         """y = x, or 0."""
         ctx.shape, ctx.has_volume = x.shape, x.numel() > 0
         return x.clone() if ctx.has_volume else x.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """x* = y*, or nothing."""
-        return grads[0] if ctx.has_volume else grads[0].new_empty(ctx.shape)
+        return (grads[0] if ctx.has_volume else grads[0].new_empty(ctx.shape)), None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import NoReturn
 
 from kadril.errors import ClosedError
 from kadril.transport.alone import AloneTransport
@@ -76,6 +77,16 @@ class Group:
         if self.root is not self:
             self.transport.close()
 
+    def __deepcopy__(self, _: dict[int, object]) -> Group:
+        """Itself: a copy of a model communicates among the same ranks."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a partition belongs to the ranks of this run and cannot be saved; save the model's"
+            " state_dict(), and make partitions anew when it is loaded"
+        )
+
     @property
     def _me(self) -> int:
         return self.ranks[self.transport.rank]
@@ -107,7 +118,13 @@ def layers(sets: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 def root_group(world: World) -> Group:
-    """The group of all ranks of a world."""
+    """The group of all ranks of a world.
+
+    Raises:
+        ClosedError: the world was closed.
+        ForkedError: called in a child made by fork.
+    """
+    world.check_usable("a partition of all ranks")
     with _lock:
         group = _roots.get(world)
         if group is None or group._is_closed:

@@ -16,18 +16,22 @@ MAX_DTYPE_CHARS = 8
 OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
 
 
-def broadcast(transport: Transport, data: npt.NDArray[Any] | None, root: int) -> npt.NDArray[Any]:
-    """Give the root's array to all, with its shape and dtype."""
+def broadcast(transport: Transport, data: npt.ArrayLike | None, root: int) -> npt.NDArray[Any]:
+    """Give the root's array to all, with its shape and dtype.
+
+    Raises:
+        ValueError: the root has no array of numbers; on all ranks.
+    """
+    array = np.empty(0)
     header = np.zeros(1 + MAX_DIMS + MAX_DTYPE_CHARS, dtype=np.int64)
     if transport.rank == root:
-        if data is None:
-            raise ValueError(f"rank {root} gives the array, and has none")
-        array = np.ascontiguousarray(data)
-        header[0] = array.ndim
-        header[1 : 1 + array.ndim] = array.shape
-        letters = array.dtype.str.encode()
-        header[1 + MAX_DIMS : 1 + MAX_DIMS + len(letters)] = list(letters)
+        array = np.array(data, order="C")  # a copy: transports write, and take no read-only memory
+        header[:] = describe(array)
     transport.broadcast(header, root, name="broadcast_data")
+    if header[0] < 0:
+        raise ValueError(
+            f"rank {root} gives the array, and has none of numbers with up to {MAX_DIMS} dims"
+        )
     if transport.rank != root:
         shape = tuple(int(length) for length in header[1 : 1 + header[0]])
         letters = bytes(int(letter) for letter in header[1 + MAX_DIMS :] if letter)
@@ -37,13 +41,26 @@ def broadcast(transport: Transport, data: npt.NDArray[Any] | None, root: int) ->
     return array
 
 
+def describe(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Shape and dtype of an array in numbers; the first is -1 where others could not make it."""
+    header = np.zeros(1 + MAX_DIMS + MAX_DTYPE_CHARS, dtype=np.int64)
+    letters = array.dtype.str.encode()
+    if array.dtype.kind not in "biufc" or array.ndim > MAX_DIMS:
+        header[0] = -1
+        return header
+    header[0] = array.ndim
+    header[1 : 1 + array.ndim] = array.shape
+    header[1 + MAX_DIMS : 1 + MAX_DIMS + len(letters)] = list(letters)
+    return header
+
+
 def allgather(transport: Transport, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The arrays of all ranks, flat, one after the other."""
     mine = np.array([data.size], dtype=np.int64)
     sizes = np.empty(transport.size, dtype=np.int64)
     transport.allgatherv(mine, sizes, [1] * transport.size, name="allgather_data")
     everyones = np.empty(int(sizes.sum()), dtype=data.dtype)
-    flat = np.ascontiguousarray(data).reshape(-1)
+    flat = np.array(data, order="C").reshape(-1)
     transport.allgatherv(flat, everyones, sizes.tolist(), name="allgather_data")
     return everyones
 

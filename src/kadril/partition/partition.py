@@ -1,6 +1,6 @@
 """A partition: an ordered subset of the ranks, with or without a Cartesian shape.
 
-    P_world = partition.world()                                        all ranks
+    P_world = world_partition()                                        all ranks
     P_base = P_world.create_partition_inclusive(range(4))              some of them
     P_x = P_base.create_cartesian_topology_partition([1, 1, 2, 2])     with a shape
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,15 @@ from kadril.world import World, current
 __all__ = ["Partition", "world_partition"]
 
 NOBODY = -1
+
+
+class HasRanks(Protocol):
+    """Another set of workers, by their world ranks: a partition, or a process set."""
+
+    @property
+    def ranks(self) -> Sequence[int] | None:
+        """World ranks; None where it does not know them yet."""
+        ...
 
 
 class Partition:
@@ -55,7 +65,9 @@ class Partition:
         self.root = root
         self.ranks = tuple(ranks)
         self.size = len(self.ranks)
-        self.shape = (self.size,) if shape is None else tuple(int(length) for length in shape)
+        self.shape = (
+            (self.size,) if shape is None else tuple(operator.index(length) for length in shape)
+        )
         self.dim = len(self.shape)
         self._group = group
         self._axis_groups: dict[tuple[int, ...], Group] = {}
@@ -90,28 +102,35 @@ class Partition:
     def __hash__(self) -> int:
         return hash((self.ranks, self.shape))
 
+    def __deepcopy__(self, _: dict[int, object]) -> Partition:
+        """Itself: a copy of a model lies on the same ranks."""
+        return self
+
     def __repr__(self) -> str:
         place = f"index {self.index}" if self.active else "inactive here"
         return f"Partition({text(self.shape)}, ranks {list(self.ranks)}, {place})"
 
     # ---- other partitions -----------------------------------------------------------------------
 
-    def create_partition_inclusive(self, ranks: Iterable[int]) -> Partition:
+    def create_partition_inclusive(self, ranks: Iterable[int] | HasRanks) -> Partition:
         """Some workers of this one, in the order given.
 
         Args:
             ranks: of this partition; anything with `ranks`, as a `ProcessSet`, gives world ranks.
 
         Raises:
-            ValueError: no such rank, or one twice.
+            ValueError: no such rank, or one twice, or a process set that does not know its ranks.
+            TypeError: a rank that is not an integer.
         """
-        if hasattr(ranks, "ranks"):
-            chosen = [int(rank) for rank in ranks.ranks]
-            unknown = [rank for rank in chosen if rank not in self.ranks]
-        else:
-            places = [int(rank) for rank in ranks]
+        if isinstance(ranks, Iterable):
+            places = [operator.index(rank) for rank in ranks]
             unknown = [place for place in places if not 0 <= place < self.size]
             chosen = [] if unknown else [self.ranks[place] for place in places]
+        else:
+            if ranks.ranks is None:
+                raise ValueError(f"{ranks!r} does not know its ranks yet; register it first")
+            chosen = [operator.index(rank) for rank in ranks.ranks]
+            unknown = [rank for rank in chosen if rank not in self.ranks]
         if unknown:
             raise ValueError(f"{self!r} has no ranks {unknown}")
         if len(set(chosen)) < len(chosen) or not chosen:
@@ -137,7 +156,7 @@ class Partition:
         Raises:
             ValueError: it has room for more, or an axis of no length.
         """
-        lengths = [int(length) for length in shape]
+        lengths = [operator.index(length) for length in shape]
         if any(length < 1 for length in lengths) or math.prod(lengths) > self.size:
             raise ValueError(
                 f"{self.size} workers cannot be arranged as {text(lengths) or 'nothing'}"
@@ -145,7 +164,16 @@ class Partition:
         return self._subset(self.ranks[: math.prod(lengths)], lengths)
 
     def create_cartesian_subtopology_partition(self, remain: Sequence[bool]) -> Partition:
-        """The line, plane, ... of workers through this one along the axes that remain."""
+        """The line, plane, ... of workers through this one along the axes that remain.
+
+        Args:
+            remain: for each axis, whether it does.
+
+        Raises:
+            ValueError: there are more axes, or fewer.
+        """
+        if len(remain) != self.dim:
+            raise ValueError(f"{self!r} has {self.dim} axes, of which {list(remain)} does not tell")
         axes = [axis for axis, stays in enumerate(remain) if stays]
         shape = [self.shape[axis] for axis in axes] or [1]
         if not self.active:
@@ -170,8 +198,9 @@ class Partition:
             ValueError: the shapes do not fit (see `pairing.py`), or the worlds differ.
         """
         self._check_same_world(destination)
+        pairs = pair(self.shape, destination.shape, transpose_src, transpose_dest)
         sets = []
-        for source, workers in pair(self.shape, destination.shape, transpose_src, transpose_dest):
+        for source, workers in pairs:
             giver = self.ranks[source]
             takers = [destination.ranks[worker] for worker in workers]
             sets.append((giver, *(rank for rank in takers if rank != giver)))
@@ -179,12 +208,7 @@ class Partition:
         nobody = Partition(self.root, None, ())
         sender = receiver = nobody
         me = self.root.ranks[self.root.transport.rank]
-        for ranks, (_, workers), group in zip(
-            sets,
-            pair(self.shape, destination.shape, transpose_src, transpose_dest),
-            groups,
-            strict=True,
-        ):
+        for ranks, (_, workers), group in zip(sets, pairs, groups, strict=True):
             if ranks[0] == me:
                 sender = Partition(self.root, group, ranks)
             if me in [destination.ranks[worker] for worker in workers]:
@@ -206,6 +230,7 @@ class Partition:
     def deactivate(self) -> None:
         """Have no part in it any more. Not needed: nothing is held for this object alone."""
         self._group = None
+        self._axis_groups.clear()
         self.active = False
         self.rank = NOBODY
         self.index = None
@@ -234,16 +259,35 @@ class Partition:
         return mine
 
     def cartesian_index(self, rank: int) -> tuple[int, ...]:
-        """The position of a worker along each axis."""
+        """The position of a worker along each axis.
+
+        Raises:
+            ValueError: there is no such worker.
+        """
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{self!r} has no rank {rank}")
         return index_of(rank, self.shape)
 
     def cartesian_rank(self, index: Sequence[int]) -> int:
-        """The worker at a position."""
+        """The worker at a position.
+
+        Raises:
+            ValueError: there is no such position.
+        """
+        is_inside = len(index) == self.dim and all(
+            0 <= position < length for position, length in zip(index, self.shape, strict=True)
+        )
+        if not is_inside:
+            raise ValueError(f"{self!r} has no position {tuple(index)}")
         return rank_at(index, self.shape)
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
-        """For each axis, the workers before and after one; -1 beyond the edge."""
-        index = index_of(rank, self.shape)
+        """For each axis, the workers before and after one; -1 beyond the edge.
+
+        Raises:
+            ValueError: there is no such worker.
+        """
+        index = self.cartesian_index(rank)
         pairs = []
         for axis, length in enumerate(self.shape):
             before, after = (
@@ -262,7 +306,7 @@ class Partition:
     # ---- small data -----------------------------------------------------------------------------
 
     def broadcast_data(
-        self, data: npt.NDArray[Any] | None, root: int = 0, P_data: Partition | None = None
+        self, data: npt.ArrayLike | None, root: int = 0, P_data: Partition | None = None
     ) -> npt.NDArray[Any] | None:
         """Give an array of one worker, whose shape the others need not know, to all of this one.
 
@@ -270,11 +314,20 @@ class Partition:
             data: the array, on the root.
             root: the worker that has it.
             P_data: the partition that `root` is a rank of, where that is another one.
+
+        Returns:
+            The array; None on ranks that are not in this partition.
+
+        Raises:
+            ValueError: there is no such root in this partition, or it has no array of numbers; on
+                all workers.
         """
+        owners = self if P_data is None else P_data
+        if not 0 <= root < owners.size or owners.ranks[root] not in self.ranks:
+            raise ValueError(f"rank {root} of {owners!r} is not in {self!r}")
         if not self.active:
-            return data
-        if P_data is not None:
-            root = self.ranks.index(P_data.ranks[root])
+            return None
+        root = self.ranks.index(owners.ranks[root])
         return metadata.broadcast(self.transport, data, root)
 
     def allgather_data(self, data: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kadril.engine import Engine
 from kadril.engine.engine import GLOBAL_SET
+from kadril.partition import Partition
 from kadril.torch.running import running
 from kadril.world import current
 
@@ -28,6 +29,11 @@ class ProcessSet:
         process_set_id: its number, the same on all ranks; None while it is not registered.
         mpi_comm: the communicator it was made from, or None.
 
+    Args:
+        ranks_or_comm: ranks; a communicator of mpi4py; or a partition, or anything else with
+            `ranks`, of which it takes those, ascending, and no shape. The way back is
+            `partition.create_partition_inclusive(process_set)`.
+
     Raises:
         ValueError: a rank is not an integer.
     """
@@ -42,7 +48,7 @@ class ProcessSet:
         if hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
             return
-        ranks = list(ranks_or_comm)
+        ranks = list(getattr(ranks_or_comm, "ranks", ranks_or_comm))
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, numbers.Integral):
                 raise ValueError(  # noqa: TRY004 - what scripts expect
@@ -113,7 +119,7 @@ class Registry:
         process_set._registry = self
         self.sets[set_id] = process_set
 
-    def add(self, process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    def add(self, process_set: ProcessSet | Partition | Sequence[int]) -> ProcessSet:
         """Register a set; all ranks do it alike."""
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
@@ -164,7 +170,7 @@ def registry() -> Registry:
     return running().registry
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+def add_process_set(process_set: ProcessSet | Partition | Sequence[int]) -> ProcessSet:
     """Register a process set; all ranks of the world call it alike, also those not in it.
 
     Raises:

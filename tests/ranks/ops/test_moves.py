@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
 import torch
+from ops_kit import TRANSPORTS, arranged, block, whole
 
 from kadril import ops
 from kadril.errors import MismatchError
-from kadril.partition import Partition, balanced_intervals, intervals_of, world_partition
+from kadril.partition import balanced_intervals, world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
-
-TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
-
-
-def arranged(world: World, shape: Sequence[int]) -> Partition:
-    return world_partition(world).create_cartesian_topology_partition(shape)
-
-
-def whole(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """A global tensor that every rank can make for itself."""
-    return integer_valued(shape, dtype, seed=3)
-
-
-def block(x: torch.Tensor, P: Partition, sizes: Sequence[Sequence[int] | None]) -> torch.Tensor:
-    """The part of a global tensor that this rank holds."""
-    if P.index is None:
-        return x.new_empty(0)
-    slices = []
-    for dim, position in enumerate(P.index):
-        given = sizes[dim]
-        blocks = (
-            balanced_intervals(x.shape[dim], P.shape[dim]) if given is None else intervals_of(given)
-        )
-        slices.append(slice(blocks[position].start, blocks[position].stop))
-    return x[tuple(slices)].clone()
 
 
 @ranks(4, transports=TRANSPORTS)
