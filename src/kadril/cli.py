@@ -23,6 +23,10 @@ VERBS = {
     "run": ("kadril.launch.command", "start a program on many ranks of this host"),
     "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
     "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
+    "compat-path": (
+        "kadril.compat.path_command",
+        "print the PYTHONPATH of the packages of --compat, for other launchers",
+    ),
     "env": ("kadril.launch.option_table", "list the options that are read from KADRIL_* variables"),
 }
 

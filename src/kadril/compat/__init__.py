@@ -1,8 +1,16 @@
 """Packages under other names, for programs that were written for them: `kadril run --compat NAME`.
 
-Each is a directory that holds a package of that name, which re-exports kadril. The directory is on
-no path of Python's until somebody asks for it, so that `import horovod` goes on to mean what is
-installed. For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
+Each is a directory that holds a package of that name, made of kadril. The directory is on no path
+of Python's until somebody asks for it, so that `import horovod` goes on to mean what is installed.
+For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
+
+    horovod   kadril.torch as Horovod's modules
+    distdl    kadril.partition and kadril.ops as DistDL's classes, with DistDL's defaults
+    mpi4py    what programs for DistDL ask of it, for ranks that no MPI has started
+
+Programs for DistDL import mpi4py too. Ranks of `kadril run` are not MPI's: each would be alone in
+a COMM_WORLD of the mpi4py that is installed. So `--compat distdl` brings the stand-in; under mpirun
+there is MPI, and `kadril compat-path distdl` names the directory of distdl alone.
 """
 
 from __future__ import annotations
@@ -15,10 +23,37 @@ from pathlib import Path
 
 from kadril.errors import ConfigError
 
-__all__ = ["PACKAGES", "compat_path", "compat_variables", "rank_variables", "shadow"]
+__all__ = [
+    "PACKAGES",
+    "compat_names",
+    "compat_path",
+    "compat_variables",
+    "job_variables",
+    "rank_variables",
+    "shadow",
+]
 
 # name of the package: directory beside this file that holds it
-PACKAGES = {"horovod": "horovod_path"}
+PACKAGES = {"horovod": "horovod_path", "distdl": "distdl_path", "mpi4py": "mpi4py_path"}
+
+# what else the ranks of `kadril run` need for it
+COMPANIONS = {"distdl": ("mpi4py",)}
+
+
+def compat_names(asked: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The packages that were asked for, each once.
+
+    Args:
+        asked: a name, several with commas between them, or a sequence of such words.
+
+    Raises:
+        ConfigError: there is no such package.
+    """
+    words = [] if asked is None else [asked] if isinstance(asked, str) else list(asked)
+    names = dict.fromkeys(name.strip() for word in words for name in word.split(","))
+    for name in names:
+        compat_path(name)
+    return tuple(names)
 
 
 def compat_path(name: str) -> Path:
@@ -48,6 +83,15 @@ def compat_variables(name: str, environment: Mapping[str, str]) -> dict[str, str
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
+
+
+def job_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables for several packages and what goes with them; the first comes first."""
+    wanted = dict.fromkeys(each for name in names for each in (name, *COMPANIONS.get(name, ())))
+    added: dict[str, str] = {}
+    for name in reversed(wanted):
+        added.update(compat_variables(name, {**environment, **added}))
+    return added
 
 
 def rank_variables(name: str, rank: int, size: int) -> dict[str, str]:

@@ -26,6 +26,7 @@ examples:
   kadril run -np 2 train.py --epochs 3        (a .py file is run by the Python of kadril)
   kadril run -np 4 --output-dir logs -- python -m package.train
   kadril run --compat horovod -np 4 python train.py      (a script written for Horovod)
+  kadril run --compat distdl -np 4 python train.py       (a script written for DistDL)
 
 exit code:
   0 if all ranks end well, otherwise that of the rank that failed first, 128 + signal if a signal
@@ -96,8 +97,9 @@ def make_parser(
     add("-v", "--verbose", action="store_true", help="tell what the launcher does")
     add(
         "--compat",
-        metavar="NAME",
-        help=f"let the ranks import kadril under another name: {', '.join(PACKAGES)}",
+        action="append",
+        metavar="NAME,...",
+        help=f"let the ranks import kadril under other names: {', '.join(PACKAGES)}",
     )
     add("--version", action="version", version=f"kadril {kadril.__version__}")
     add_horovod_options(parser)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from kadril.compat import compat_path
+from kadril.compat import compat_names
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import ConfigError, KadrilError
 
@@ -43,7 +43,7 @@ class RunOptions:
         transport: value of KADRIL_TRANSPORT for the ranks.
         patience: value of KADRIL_PATIENCE for the ranks.
         config: values of other options of `Config` for the ranks, as text.
-        compat: name of a package that the ranks are to find in place of the one installed.
+        compat: names of packages that the ranks are to find in place of those installed.
         notices: what the user is told before the start.
         verbose: whether the launcher tells what it does.
 
@@ -65,7 +65,7 @@ class RunOptions:
     transport: str | None = None
     patience: float | None = None
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    compat: str | None = None
+    compat: str | Sequence[str] | None = None
     notices: tuple[str, ...] = ()
     verbose: bool = False
 
@@ -80,8 +80,7 @@ class RunOptions:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} must be 0 or more seconds, got {seconds}"
                 )
-        if self.compat is not None:
-            compat_path(self.compat)
+        compat_names(self.compat)
         taken = sorted(IDENTITY_VARIABLES.intersection(self.environment))
         if taken:
             raise ConfigError(

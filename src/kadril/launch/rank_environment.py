@@ -46,21 +46,26 @@ def rank_environment(options: RunOptions, environment: Mapping[str, str]) -> Ran
         Config.from_environment(variables)
     told = set(said)
     warned = [*options.notices, *said.values()]
-    if options.compat is not None:
-        added = compat.compat_variables(options.compat, variables)
-        told.update(added)
-        variables.update(added)
-        shadow = compat.shadow(options.compat, options.command)
+    names = compat.compat_names(options.compat)
+    added = compat.job_variables(names, variables)
+    told.update(added)
+    variables.update(added)
+    for name in names:
+        shadow = compat.shadow(name, options.command)
         if shadow is not None:
             warned.append(
                 f"{shadow} lies beside the program, so that the program imports it and not the"
-                f" {options.compat} of kadril; move one of them"
+                f" {name} of kadril; move one of them"
             )
     if told:
         variables["KADRIL_TOLD"] = ",".join(sorted(told))
     notes = set_defaults(variables, options.num_ranks)
     of_rank = tuple(
-        compat.rank_variables(options.compat or "", rank, options.num_ranks)
+        {
+            variable: value
+            for name in names
+            for variable, value in compat.rank_variables(name, rank, options.num_ranks).items()
+        }
         for rank in range(options.num_ranks)
     )
     return RankEnvironment(variables, of_rank, warned, notes)

@@ -1,0 +1,311 @@
+"""A communicator with mpi4py's methods, over a group of kadril's.
+
+Names in capitals take arrays, small ones take any object that can be pickled, as there. Objects
+come from ranks of this job only, which proved at rendezvous that they know its secret.
+
+All methods are collective over the group. There is no `send` or `recv`, and nothing that returns a
+request: a transport moves data in program order, all ranks together.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kadril.errors import UnsupportedError
+from kadril.partition import Group
+from kadril.transport.base import Op as OpName
+from kadril.transport.base import Transport
+
+__all__ = [
+    "COMM_NULL",
+    "GROUP_NULL",
+    "IN_PLACE",
+    "OPS",
+    "UNDEFINED",
+    "Communicator",
+    "Null",
+    "Op",
+    "op_name",
+]
+
+UNDEFINED = -32766
+
+
+class Null:
+    """What is there where there is nothing; it is false."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+COMM_NULL = Null("COMM_NULL")
+GROUP_NULL = Null("GROUP_NULL")
+
+
+class Op:
+    """A reduction.
+
+    Attributes:
+        name: of the transport's reduction.
+        on_objects: the same for two objects.
+    """
+
+    def __init__(self, name: str, on_objects: Callable[[Any, Any], Any]) -> None:
+        self.name = name
+        self.on_objects = on_objects
+
+    def __repr__(self) -> str:
+        return f"Op({self.name!r})"
+
+    def __call__(self, one: Any, other: Any) -> Any:
+        """Reduce two objects."""
+        return self.on_objects(one, other)
+
+
+OPS = {
+    "SUM": Op("sum", operator.add),
+    "PROD": Op("product", operator.mul),
+    "MIN": Op("min", min),
+    "MAX": Op("max", max),
+    "BAND": Op("band", operator.and_),
+    "BOR": Op("bor", operator.or_),
+}
+
+
+class InPlace:
+    """Instead of an array to send: what is received into is sent."""
+
+    def __repr__(self) -> str:
+        return "IN_PLACE"
+
+
+IN_PLACE = InPlace()
+
+
+def op_of(op: object) -> Op:
+    """A reduction, given as one of these, by name, or as mpi4py's own.
+
+    Raises:
+        UnsupportedError: none of them.
+    """
+    if isinstance(op, Op):
+        return op
+    if isinstance(op, str) and op.upper() in OPS:
+        return OPS[op.upper()]
+    mpi = sys.modules.get("mpi4py.MPI")
+    for name, each in OPS.items():
+        if mpi is not None and op == getattr(mpi, name):
+            return each
+    raise UnsupportedError(f"reductions are {', '.join(OPS)}; got {op!r}")
+
+
+def op_name(op: object) -> OpName:
+    """The transport's name of a reduction; raises as `op_of`."""
+    return cast("OpName", op_of(op).name)
+
+
+def is_in_place(buffer: object) -> bool:
+    """Whether this stands for the other array: here, or in mpi4py."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return isinstance(buffer, InPlace) or (mpi is not None and buffer is mpi.IN_PLACE)
+
+
+def as_array(buffer: Any) -> Any:
+    """The array of a buffer that may be given as [array, datatype]."""
+    array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
+    if isinstance(array, torch.Tensor):
+        return array.detach()
+    if not isinstance(array, np.ndarray):
+        raise TypeError(
+            f"expected a numpy array or a torch tensor, got {type(array).__name__}; the methods in"
+            " small letters take other objects"
+        )
+    return array
+
+
+class Communicator:
+    """Ranks that can communicate.
+
+    Args:
+        find_group: who they are; called at the first use, which for all ranks of a job is
+            `kadril.init()`.
+    """
+
+    def __init__(self, find_group: Callable[[], Group]) -> None:
+        self._find_group = find_group
+
+    @functools.cached_property
+    def group(self) -> Group:
+        """The ranks."""
+        return self._find_group()
+
+    @property
+    def _transport(self) -> Transport:
+        return self.group.transport
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._transport.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._transport.size
+
+    def __getattr__(self, name: str) -> NoReturn:
+        known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+        raise AttributeError(
+            f"this communicator is kadril's stand-in for mpi4py's, and has no {name!r}; it has"
+            f" {known}. Under mpirun, MPI.COMM_WORLD is mpi4py's own"
+        )
+
+    # ruff: noqa: N802 - the names are mpi4py's
+    def Get_rank(self) -> int:
+        """Rank of this process."""
+        return self.rank
+
+    def Get_size(self) -> int:
+        """Number of ranks."""
+        return self.size
+
+    def Get_name(self) -> str:
+        """Some name."""
+        return f"kadril ranks {list(self.group.ranks)}"
+
+    def Barrier(self) -> None:
+        """Wait for all."""
+        self._transport.barrier(name="Barrier")
+
+    barrier = Barrier
+
+    # ---- arrays ---------------------------------------------------------------------------------
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Copy the root's array into everybody's."""
+        self._transport.broadcast(as_array(buf), root, name="Bcast")
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = OPS["SUM"], root: int = 0) -> None:
+        """Reduce into the root's `recvbuf`."""
+        name = op_name(op)
+        if is_in_place(sendbuf):
+            self._transport.reduce(as_array(recvbuf), root, name, name="Reduce")
+            return
+        given = contiguous(as_array(sendbuf))
+        out = as_array(recvbuf) if self.rank == root else None
+        if out is None:
+            self._transport.reduce(given, root, name, name="Reduce")
+        else:
+            self._transport.reduce(given, root, name, out=shaped(out, given), name="Reduce")
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = OPS["SUM"]) -> None:
+        """Reduce into everybody's `recvbuf`."""
+        name = op_name(op)
+        out = as_array(recvbuf)
+        if is_in_place(sendbuf):
+            self._transport.allreduce(out, name, name="Allreduce")
+        else:
+            given = contiguous(as_array(sendbuf))
+            self._transport.allreduce(given, name, out=shaped(out, given), name="Allreduce")
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """The arrays of all, one after the other, on all."""
+        given = contiguous(as_array(sendbuf))
+        counts = [int(np.prod(given.shape))] * self.size
+        self._transport.allgatherv(given, as_array(recvbuf), counts, name="Allgather")
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """The arrays of all, one after the other, on the root."""
+        given = contiguous(as_array(sendbuf))
+        count = int(np.prod(given.shape))
+        out = as_array(recvbuf) if self.rank == root else empty_like(given, count * self.size)
+        self._transport.allgatherv(given, out, [count] * self.size, name="Gather")
+
+    # ---- objects --------------------------------------------------------------------------------
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """The objects of all, on all."""
+        mine = np.frombuffer(bytearray(pickle.dumps(sendobj)), dtype=np.uint8)
+        sizes = np.empty(self.size, dtype=np.int64)
+        size = np.array([mine.size], dtype=np.int64)
+        self._transport.allgatherv(size, sizes, [1] * self.size, name="allgather")
+        everyones = np.empty(int(sizes.sum()), dtype=np.uint8)
+        self._transport.allgatherv(mine, everyones, sizes.tolist(), name="allgather")
+        parts = np.split(everyones, np.cumsum(sizes)[:-1])
+        return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301 - our own ranks
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """The objects of all, on the root."""
+        everyones = self.allgather(sendobj)
+        return everyones if self.rank == root else None
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """The root's object, on all."""
+        return self.allgather(obj if self.rank == root else None)[root]
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """One object of the root's list for each."""
+        return self.bcast(sendobj, root)[self.rank]
+
+    def allreduce(self, sendobj: Any, op: Any = OPS["SUM"]) -> Any:
+        """The objects of all reduced, in rank order, on all."""
+        return functools.reduce(op_of(op), self.allgather(sendobj))
+
+    def reduce(self, sendobj: Any, op: Any = OPS["SUM"], root: int = 0) -> Any:
+        """The objects of all reduced, in rank order, on the root."""
+        result = self.allreduce(sendobj, op)
+        return result if self.rank == root else None
+
+    # ---- others ---------------------------------------------------------------------------------
+
+    def Split(self, color: int = 0, key: int = 0) -> Communicator | Null:
+        """A communicator for each set of ranks that give the same color."""
+        # Ranks with equal keys keep their order, as MPI has it.
+        order = key * self.size + self.rank
+        transport = self._transport.split(None if color == UNDEFINED else color, key=order)
+        return COMM_NULL if transport is None else Communicator(lambda: Group(transport))
+
+    def Dup(self) -> Communicator:
+        """The same ranks."""
+        return Communicator(lambda: self.group)
+
+    def Free(self) -> None:
+        """Nothing: groups last as long as their world."""
+
+
+def contiguous(array: Any) -> Any:
+    """The same elements in memory that transports take: contiguous, and not read-only."""
+    if isinstance(array, torch.Tensor):
+        return array.contiguous()
+    return np.require(array, requirements=["C", "W"])
+
+
+def shaped(out: Any, like: Any) -> Any:
+    """The memory of an array, with the shape of another of as many elements."""
+    view = out.reshape(like.shape)
+    if isinstance(out, np.ndarray) and not np.shares_memory(view, out):
+        raise ValueError(f"the array of shape {out.shape} to receive into is not contiguous")
+    return view
+
+
+def empty_like(array: Any, count: int) -> Any:
+    """Memory for so many elements of the same kind."""
+    if isinstance(array, torch.Tensor):
+        return array.new_empty(count)
+    result: npt.NDArray[Any] = np.empty(count, dtype=array.dtype)
+    return result

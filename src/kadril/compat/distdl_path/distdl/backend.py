@@ -1,0 +1,5 @@
+"""The one backend there is: `distdl.backend.backend`."""
+
+from .backends import mpi as backend
+
+__all__ = ["backend"]

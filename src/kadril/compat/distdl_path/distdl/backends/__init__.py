@@ -1,0 +1,5 @@
+"""Backends; there is one."""
+
+from . import mpi
+
+__all__ = ["mpi"]

@@ -1,0 +1,5 @@
+"""Functions on tensors."""
+
+from .zero_volume_corrector import ZeroVolumeCorrectorFunction
+
+__all__ = ["ZeroVolumeCorrectorFunction"]

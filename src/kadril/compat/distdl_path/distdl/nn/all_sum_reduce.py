@@ -1,0 +1,47 @@
+"""All-sum-reduce along axes of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kadril import ops
+
+from ..backends.mpi.partition import MPIPartition
+from .module import Module
+
+__all__ = ["AllSumReduce"]
+
+
+class AllSumReduce(Module):
+    """Sums over lines of workers, on each of them; its own adjoint. Never in place.
+
+    Args:
+        P_x: whose axes.
+        axes_reduce: to sum over.
+        axes_keep: all others, instead.
+
+    Raises:
+        ValueError: not exactly one of the two was given.
+    """
+
+    def __init__(
+        self,
+        P_x: MPIPartition,
+        axes_reduce: Sequence[int] | None = None,
+        axes_keep: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if (axes_reduce is None) == (axes_keep is None):
+            raise ValueError("give either axes_reduce or axes_keep")
+        self.P_x = P_x
+        self.axes_reduce = None if axes_reduce is None else [int(axis) for axis in axes_reduce]
+        self.axes_keep = None if axes_keep is None else [int(axis) for axis in axes_keep]
+        self._core = P_x._core
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """y_r = sum of x_s over the workers s in line with r."""
+        if self._core is None or not self._core.active:
+            return input.clone()
+        return ops.all_sum_reduce(input, self._core, self.axes_reduce, self.axes_keep)

@@ -1,0 +1,19 @@
+"""From a position to a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kadril.partition.pairing import rank_at
+
+__all__ = ["cartesian_index_c", "cartesian_index_f"]
+
+
+def cartesian_index_c(shape: Sequence[int], index: Sequence[int]) -> int:
+    """The last axis runs fastest."""
+    return int(rank_at(list(index), list(shape)))
+
+
+def cartesian_index_f(shape: Sequence[int], index: Sequence[int]) -> int:
+    """The first axis runs fastest."""
+    return int(rank_at(list(index)[::-1], list(shape)[::-1]))

@@ -1,0 +1,136 @@
+"""What programs for DistDL ask of `mpi4py.MPI`.
+
+COMM_WORLD      all ranks of the job: those of `kadril.init()`, which its first use calls
+COMM_SELF       this rank alone
+Split, Dup      communicators of some of them
+"""  # noqa: N999 - the name is mpi4py's
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import NoReturn
+
+import kadril
+from kadril.compat.communicator import (
+    COMM_NULL,
+    GROUP_NULL,
+    IN_PLACE,
+    OPS,
+    UNDEFINED,
+    Communicator,
+    Op,
+)
+from kadril.partition import Group, world_partition
+from kadril.transport.alone import AloneTransport
+from kadril.world import find_identity
+
+__all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "BAND",
+    "BOR",
+    "COMM_NULL",
+    "COMM_SELF",
+    "COMM_WORLD",
+    "GROUP_NULL",
+    "IN_PLACE",
+    "MAX",
+    "MIN",
+    "PROC_NULL",
+    "PROD",
+    "SUM",
+    "UNDEFINED",
+    "Comm",
+    "Finalize",
+    "Get_processor_name",
+    "Get_version",
+    "Intracomm",
+    "Is_finalized",
+    "Is_initialized",
+    "Op",
+    "Wtick",
+    "Wtime",
+]
+
+identity = find_identity()
+if identity.rendezvous == "mpi":
+    raise ImportError(
+        f"{identity.source} started this process, and `import mpi4py` finds kadril's stand-in,"
+        " which is for ranks without MPI. Leave its directory out of PYTHONPATH"
+        " (`kadril compat-path distdl` names that of distdl alone), and pip install mpi4py"
+    )
+
+PROC_NULL = -2
+ANY_SOURCE = -1
+ANY_TAG = -1
+
+SUM = OPS["SUM"]
+PROD = OPS["PROD"]
+MIN = OPS["MIN"]
+MAX = OPS["MAX"]
+BAND = OPS["BAND"]
+BOR = OPS["BOR"]
+
+Comm = Communicator
+Intracomm = Communicator
+
+
+def all_ranks() -> Group:
+    """All ranks of the job; they meet at the first call."""
+    kadril.init()
+    return world_partition().group
+
+
+def only_me() -> Group:
+    """This rank alone."""
+    return Group(AloneTransport(kadril.init().rank))
+
+
+COMM_WORLD = Communicator(all_ranks)
+COMM_SELF = Communicator(only_me)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(
+        f"kadril stands in for mpi4py here, since no MPI has started this process, and has no"
+        f" MPI.{name}; there are {', '.join(__all__)}. Start the program with mpirun to have"
+        " mpi4py itself"
+    )
+
+
+# ruff: noqa: N802 - the names are mpi4py's
+def Wtime() -> float:
+    """Seconds since some moment."""
+    return time.perf_counter()
+
+
+def Wtick() -> float:
+    """Seconds from one moment that `Wtime` can tell to the next."""
+    return time.get_clock_info("perf_counter").resolution
+
+
+def Get_processor_name() -> str:
+    """Name of this host."""
+    return platform.node() or os.uname().nodename
+
+
+def Get_version() -> tuple[int, int]:
+    """Version of the MPI standard: none is spoken here."""
+    return (0, 0)
+
+
+def Is_initialized() -> bool:
+    """Whether ranks can communicate: they meet at the first use."""
+    return True
+
+
+def Is_finalized() -> bool:
+    """Whether ranks can no longer communicate."""
+    return False
+
+
+def Finalize() -> None:
+    """Leave the others."""
+    kadril.shutdown()
