@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from kadril.ops.linear import apply_operator
-from kadril.ops.packing import Slices, exchange_packed, pack, room_for, unpack_add, unpack_into
+from kadril.ops.packing import Slices, exchange_packed, unpack_add, unpack_into
 from kadril.partition import Interval
 from kadril.partition.pairing import rank_at
 from kadril.transport.base import Transport
@@ -55,7 +55,7 @@ class Moves(NamedTuple):
         shape: of what it owns; None where it owns nothing.
         out_shape: of what it gets; None where it gets nothing.
         fill: value of what nobody owns.
-        is_covered: whether there is none of that.
+        edges: boxes that make up what nobody owns; they may overlap.
         is_one_to_one: whether everything that is owned is needed by exactly one worker.
     """
 
@@ -65,7 +65,7 @@ class Moves(NamedTuple):
     shape: tuple[int, ...] | None
     out_shape: tuple[int, ...] | None
     fill: float
-    is_covered: bool
+    edges: tuple[Slices, ...]
     is_one_to_one: bool
 
 
@@ -83,6 +83,11 @@ class Side(NamedTuple):
     shape: tuple[int, ...]
     blocks: Sequence[Sequence[Interval]]
     me: tuple[int, ...] | None
+
+    @property
+    def number(self) -> int:
+        """Of this process in the transport; -1 where it has no worker."""
+        return -1 if self.me is None else self.ranks[rank_at(self.me, self.shape)]
 
     def box(self) -> list[Interval] | None:
         """The box of this process."""
@@ -126,56 +131,53 @@ def plan_moves(
         is_one_to_one: whether the boxes that are needed do not overlap, and leave nothing out.
     """
     owned, needed = owners.box(), takers.box()
-    sends: list[Move] = []
-    recvs: list[Move] = []
-    sent: list[Slices] = []
-    received: list[Slices] = []
-    my_number = None
-    if owners.me is not None:
-        my_number = owners.ranks[rank_at(owners.me, owners.shape)]
-    elif takers.me is not None:
-        my_number = takers.ranks[rank_at(takers.me, takers.shape)]
+    outgoing: dict[int, list[Slices]] = {}
+    incoming: dict[int, list[Slices]] = {}
+    edges: list[Slices] = []
     if owned is not None:
-        for peer, runs in meet(
-            takers,
-            [
-                [find_runs(theirs, mine, period) for theirs in blocks]
-                for blocks, mine, period in zip(takers.blocks, owned, periods, strict=True)
-            ],
-        ):
-            boxes = [source_slices(box) for box in itertools.product(*runs)]
-            if peer == my_number:
-                sent += boxes
-            else:
-                sends.append(Move(peer, tuple(boxes)))
-    num_covered = 0
+        runs = [
+            [find_runs(theirs, mine, period) for theirs in blocks]
+            for blocks, mine, period in zip(takers.blocks, owned, periods, strict=True)
+        ]
+        for peer, found in meet(takers, runs):
+            outgoing[peer] = [source_slices(box) for box in itertools.product(*found)]
     if needed is not None:
-        for peer, runs in meet(
-            owners,
-            [
-                [find_runs(mine, theirs, period) for theirs in blocks]
-                for blocks, mine, period in zip(owners.blocks, needed, periods, strict=True)
-            ],
-        ):
-            boxes = [target_slices(box) for box in itertools.product(*runs)]
-            num_covered += sum(volume(box) for box in boxes)
-            if peer == my_number:
-                received += boxes
-            else:
-                recvs.append(Move(peer, tuple(boxes)))
-    shape = None if owned is None else tuple(each.size for each in owned)
-    out_shape = None if needed is None else tuple(each.size for each in needed)
-    total = 0 if needed is None else volume([slice(0, each.size) for each in needed])
+        runs = [
+            [find_runs(mine, theirs, period) for theirs in blocks]
+            for blocks, mine, period in zip(owners.blocks, needed, periods, strict=True)
+        ]
+        for peer, found in meet(owners, runs):
+            incoming[peer] = [target_slices(box) for box in itertools.product(*found)]
+        edges = find_edges(needed, [blocks[-1].stop for blocks in owners.blocks], periods)
+    me = owners.number if owners.me is not None else takers.number
+    copies = zip(outgoing.pop(me, []), incoming.pop(me, []), strict=True)
     return Moves(
-        tuple(sends),
-        tuple(recvs),
-        tuple(zip(sent, received, strict=True)),
-        shape,
-        out_shape,
+        tuple(Move(peer, tuple(boxes)) for peer, boxes in outgoing.items()),
+        tuple(Move(peer, tuple(boxes)) for peer, boxes in incoming.items()),
+        tuple(copies),
+        None if owned is None else tuple(each.size for each in owned),
+        None if needed is None else tuple(each.size for each in needed),
         fill,
-        num_covered == total,
+        tuple(edges),
         is_one_to_one,
     )
+
+
+def find_edges(
+    needed: Sequence[Interval], sizes: Sequence[int], periods: Sequence[int | None]
+) -> list[Slices]:
+    """The boxes, within one that is needed, that lie beyond the edge of the tensor."""
+    edges: list[Slices] = []
+    whole = [slice(0, each.size) for each in needed]
+    for dim, (want, size, period) in enumerate(zip(needed, sizes, periods, strict=True)):
+        if period is not None and size > 0:
+            continue
+        have = want & Interval(0, size)
+        before, after = have.start - want.start, have.stop - want.start
+        for part in (slice(0, before), slice(after, want.size)):
+            if part.start < part.stop:
+                edges.append((*whole[:dim], part, *whole[dim + 1 :]))
+    return edges
 
 
 def meet(side: Side, runs: Sequence[Sequence[list[Run]]]) -> list[tuple[int, list[list[Run]]]]:
@@ -200,23 +202,11 @@ def target_slices(box: Sequence[Run]) -> Slices:
     return tuple(slice(run.target, run.target + run.size) for run in box)
 
 
-def volume(box: Sequence[slice]) -> int:
-    """Elements in a box."""
-    result = 1
-    for each in box:
-        result *= each.stop - each.start
-    return result
-
-
 def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) -> torch.Tensor:
     """y = F x."""
-    shape = moves.out_shape
-    if shape is None:
-        y = x.new_empty(0)
-    elif moves.is_covered:
-        y = x.new_empty(shape)
-    else:
-        y = x.new_full(shape, moves.fill)
+    y = x.new_empty(0 if moves.out_shape is None else moves.out_shape)
+    for edge in moves.edges:
+        y[edge] = moves.fill
     for mine, box in moves.copies:
         y[box] = x[mine]
     came = exchange_packed(transport, moves.sends, x, moves.recvs, y, what)
@@ -229,13 +219,15 @@ def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) 
     """x = F* y."""
     if moves.is_one_to_one:
         return run_inverse(moves, transport, y, what)
-    x = y.new_empty(0) if moves.shape is None else y.new_zeros(moves.shape)
-    beside = [x.new_empty(room_for(x, boxes).shape) for _, boxes in moves.sends]
-    recvs = [(peer, room) for (peer, _), room in zip(moves.sends, beside, strict=True)]
-    for mine, box in moves.copies:
-        x[mine] += y[box]
-    transport.exchange([(peer, pack(y, boxes)) for peer, boxes in moves.recvs], recvs, name=what)
-    for (_, boxes), received in zip(moves.sends, beside, strict=True):
+    copies = moves.copies
+    if len(copies) == 1 and y[copies[0][1]].shape == moves.shape:
+        x = y[copies[0][1]].clone(memory_format=torch.contiguous_format)
+    else:
+        x = y.new_zeros(0 if moves.shape is None else moves.shape)
+        for mine, box in copies:
+            x[mine] += y[box]
+    came = exchange_packed(transport, moves.recvs, y, moves.sends, x, what, beside=True)
+    for (_, boxes), received in zip(moves.sends, came, strict=True):
         unpack_add(x, boxes, received)
     return x
 

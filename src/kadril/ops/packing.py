@@ -15,7 +15,7 @@ import torch
 from kadril.transport.base import Transport
 from kadril.transport.shm import ShmTransport
 
-__all__ = ["Slices", "exchange_packed", "pack", "room_for", "unpack_add", "unpack_into"]
+__all__ = ["Slices", "exchange_packed", "unpack_add", "unpack_into"]
 
 Slices = tuple[slice, ...]
 Boxes = tuple[Slices, ...]
@@ -30,35 +30,52 @@ def exchange_packed(
     recvs: Sequence[tuple[int, Boxes]],
     y: torch.Tensor,
     what: str,
+    *,
+    beside: bool = False,
 ) -> list[torch.Tensor]:
-    """Send boxes of one tensor; what came for boxes of another one, in its place or beside it.
+    """Send boxes of one tensor, receive boxes of another.
+
+    Args:
+        transport: whose ranks the peers are.
+        sends: peers, and what they get.
+        x: what is sent from.
+        recvs: peers, and what comes from them.
+        y: what is received into, as far as that can be done without a copy.
+        what: for errors.
+        beside: whether nothing of `y` may be overwritten.
 
     Returns:
-        What was received from each peer, for `unpack_into`.
+        What was received from each peer, for `unpack_into` or `unpack_add`.
     """
-    if isinstance(transport, ShmTransport) and x.device.type == "cpu":
-        given = [(peer, as_message(x, boxes)) for peer, boxes in sends]
-        taken = [(peer, as_room(y, boxes)) for peer, boxes in recvs]
+    takes_boxes = isinstance(transport, ShmTransport) and x.device.type == "cpu"
+    given = [(peer, as_message(x, boxes, takes_boxes)) for peer, boxes in sends]
+    taken = [
+        (peer, room_for(y, boxes, takes_boxes=takes_boxes, beside=beside)) for peer, boxes in recvs
+    ]
+    if isinstance(transport, ShmTransport) and takes_boxes:
         transport.exchange_boxes(given, taken, name=what)
     else:
-        given = [(peer, pack(x, boxes)) for peer, boxes in sends]
-        taken = [(peer, room_for(y, boxes)) for peer, boxes in recvs]
         transport.exchange(given, taken, name=what)
     return [received for _, received in taken]
 
 
-def as_message(x: torch.Tensor, boxes: Sequence[Slices]) -> torch.Tensor:
-    """Boxes as shared memory takes them."""
-    if len(boxes) == 1 and has_long_runs(x[boxes[0]]):
-        return x[boxes[0]]
-    return pack(x, boxes)
+def as_message(x: torch.Tensor, boxes: Sequence[Slices], takes_boxes: bool) -> torch.Tensor:
+    """The elements of some boxes, one after the other; a view where it can be sent as it is."""
+    if len(boxes) > 1:
+        return torch.cat([x[box].reshape(-1) for box in boxes])
+    box = x[boxes[0]]
+    return box if takes_boxes and has_long_runs(box) else box.contiguous()
 
 
-def as_room(y: torch.Tensor, boxes: Sequence[Slices]) -> torch.Tensor:
-    """Where shared memory puts boxes."""
-    if len(boxes) == 1 and has_long_runs(y[boxes[0]]):
-        return y[boxes[0]]
-    return room_for(y, boxes)
+def room_for(
+    y: torch.Tensor, boxes: Sequence[Slices], *, takes_boxes: bool, beside: bool
+) -> torch.Tensor:
+    """Memory to receive some boxes into: their own where that will do."""
+    if len(boxes) > 1:
+        return y.new_empty(sum(math.prod(each.stop - each.start for each in box) for box in boxes))
+    box = y[boxes[0]]
+    is_place = box.is_contiguous() or (takes_boxes and has_long_runs(box))
+    return box if is_place and not beside else y.new_empty(box.shape)
 
 
 def has_long_runs(box: torch.Tensor) -> bool:
@@ -71,21 +88,6 @@ def has_long_runs(box: torch.Tensor) -> bool:
             return run >= SMALLEST_RUN
         run *= size
     return True
-
-
-def pack(x: torch.Tensor, boxes: Sequence[Slices]) -> torch.Tensor:
-    """The elements of some boxes, one after the other; a view where they lie so already."""
-    if len(boxes) == 1:
-        return x[boxes[0]].contiguous()
-    return torch.cat([x[box].reshape(-1) for box in boxes])
-
-
-def room_for(x: torch.Tensor, boxes: Sequence[Slices]) -> torch.Tensor:
-    """Memory to receive some boxes into: their own where that is contiguous."""
-    if len(boxes) == 1:
-        box = x[boxes[0]]
-        return box if box.is_contiguous() else x.new_empty(box.shape)
-    return x.new_empty(sum(math.prod(each.stop - each.start for each in box) for box in boxes))
 
 
 def unpack_into(x: torch.Tensor, boxes: Sequence[Slices], received: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -19,11 +20,14 @@ from kadril.partition import Group, Interval, Partition, intervals_of
 from kadril.partition.pairing import index_of, text
 from kadril.transport.base import Transport
 from kadril.transport.buffer import TORCH_DTYPES
+from kadril.transport.small import allgather_bytes
 
 __all__ = ["PlanCache", "Structure", "agree", "agree_in_line", "any_requires_grad"]
 
 MAX_DIMS = 12
 HEADER = 4  # numbers before the shape
+ROW = struct.Struct(f"<{HEADER + MAX_DIMS}q")
+NO_DIMS = (0,) * MAX_DIMS
 DTYPES: list[torch.dtype] = list(TORCH_DTYPES)
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
@@ -112,9 +116,9 @@ def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
         return False
     if group.transport.size == 1:
         return x.requires_grad
-    flag = torch.tensor([x.requires_grad], dtype=torch.uint8)
-    group.transport.allreduce(flag, "max", name=f"{what}, whether gradients are wanted")
-    return bool(flag)
+    wanted = b"\1" if x.requires_grad else b"\0"
+    name = f"{what}, whether gradients are wanted"
+    return b"\1" in allgather_bytes(group.transport, wanted, name)
 
 
 class Row(NamedTuple):
@@ -141,14 +145,16 @@ class Row(NamedTuple):
 def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> bytes:
     """What all workers hold. Nothing is refused here: what one has found wrong, all shall find."""
     is_recording = torch.is_grad_enabled()
-    header = (x.dim(), DTYPE_CODES.get(x.dtype, -1), x.requires_grad and is_recording, is_recording)
     shape = x.shape[:MAX_DIMS]
-    mine = np.array([*header, *shape, *[0] * (MAX_DIMS - len(shape))], dtype=np.int64)
-    if transport.size == 1:
-        return mine.tobytes()
-    found = np.empty((transport.size, mine.size), dtype=np.int64)
-    transport.allgatherv(mine, found, [mine.size] * transport.size, name=what)
-    return found.tobytes()
+    mine = ROW.pack(
+        x.dim(),
+        DTYPE_CODES.get(x.dtype, -1),
+        x.requires_grad and is_recording,
+        is_recording,
+        *shape,
+        *NO_DIMS[len(shape) :],
+    )
+    return b"".join(allgather_bytes(transport, mine, what))
 
 
 @functools.lru_cache(maxsize=1024)

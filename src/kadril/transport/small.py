@@ -21,6 +21,6 @@ def allgather_bytes(transport: Transport, data: bytes, name: str) -> list[bytes]
     if isinstance(transport, ShmTransport):
         return transport.allgather_bytes(data, name=name)
     rows = np.empty((transport.size, len(data)), dtype=np.uint8)
-    mine = np.frombuffer(data, dtype=np.uint8)
+    mine = np.frombuffer(bytearray(data), dtype=np.uint8)  # arrays that are sent are writable
     transport.allgatherv(mine, rows, [len(data)] * transport.size, name=name)
     return [row.tobytes() for row in rows]
