@@ -108,15 +108,15 @@ def conv_settings(P_rows: Partition, rank: int, cores: list[int]) -> list[Settin
 
 def sum_setting(way: Kadril | MpiNumpy | Gloo, count: int, num_calls: int) -> Setting:
     """An all-sum-reduce of some floats."""
-    x = torch.ones(count)
+    x = torch.ones(count, requires_grad=True)
     check_equal(way.all_sum_reduce(x), 2 * x)
     return Setting(way.name, lambda: way.all_sum_reduce(x), num_calls=num_calls)
 
 
 def halo_setting(way: Kadril | MpiNumpy | Gloo) -> Setting:
     """A row of 128 KiB from each side."""
-    x = torch.ones(1, 16, 8, 2048)
-    expected = torch.ones(1, 16, 10, 2048)
+    x = torch.ones(1, 16, 4, 2048, requires_grad=True)
+    expected = torch.ones(1, 16, 6, 2048)
     expected[:, :, 0 if MPI.COMM_WORLD.rank == 0 else -1] = 0
     check_equal(way.halo_exchange(x), expected)
     return Setting(way.name, lambda: way.halo_exchange(x), num_calls=20)

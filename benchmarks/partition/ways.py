@@ -13,94 +13,110 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from kadril import ops
+import kadril.nn as knn
 from kadril.partition import Partition
 
 
 class Kadril:
-    """Primitives of `kadril.ops`."""
+    """Modules of `kadril.nn`, and a repartition."""
 
     name = "kadril"
 
     def __init__(self, P_rows: Partition, P_batch: Partition) -> None:
-        self.P_rows = P_rows
-        self.sum_axes = tuple(range(P_rows.dim))
-        widen = ops.HaloExchanger(
-            P_rows,
-            [
-                None,
-                None,
-                lambda blocks: [b._replace(start=b.start - 1, stop=b.stop + 1) for b in blocks],
-                None,
-            ],
-        )
-        self.halo = widen
-        self.to_batch = ops.Repartitioner(P_rows, P_batch)
-
-    def all_sum_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over both ranks."""
-        return ops.all_sum_reduce(x, self.P_rows, self.sum_axes)
-
-    def halo_exchange(self, x: torch.Tensor) -> torch.Tensor:
-        """The block with a row more on each side."""
-        return self.halo(x)
+        self.all_sum_reduce = knn.AllSumReduce(P_rows, tuple(range(P_rows.dim)))
+        self.halo_exchange = knn.HaloExchange(P_rows, [(0, 0), (0, 0), (1, 1), (0, 0)])
+        self.to_batch = knn.Repartition(P_rows, P_batch)
 
 
 class MpiNumpy:
-    """mpi4py and NumPy buffers."""
+    """Modules on mpi4py and NumPy buffers."""
 
     name = "mpi4py"
 
     def __init__(self, comm: Any) -> None:
-        self.comm = comm
-        self.other = 1 - comm.rank
+        self.all_sum_reduce = Calling(MpiSum, comm)
+        self.halo_exchange = Calling(MpiHalo, comm)
 
-    def all_sum_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over both ranks."""
+
+class Gloo:
+    """Modules on torch.distributed with gloo."""
+
+    name = "gloo"
+
+    def __init__(self, group: Any) -> None:
+        self.all_sum_reduce = Calling(GlooSum, group)
+        self.halo_exchange = Calling(GlooHalo, group)
+
+
+class Calling(torch.nn.Module):
+    """A module around an autograd function, as all three have it."""
+
+    def __init__(self, function: type[torch.autograd.Function], group: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Call it."""
+        return self.function.apply(x, self.group)
+
+
+class MpiSum(torch.autograd.Function):
+    """The sum over both ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        """Through NumPy arrays."""
         source = x.detach().cpu().numpy()
         result = np.zeros_like(source)
-        self.comm.Iallreduce(source, result).Wait()
+        comm.Iallreduce(source, result).Wait()
         return torch.tensor(result)
 
-    def halo_exchange(self, x: torch.Tensor) -> torch.Tensor:
-        """The block with a row more on each side; zeros beyond the edge."""
+
+class MpiHalo(torch.autograd.Function):
+    """The block with a row more on each side; zeros beyond the edge."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        """Through NumPy buffers."""
+        other = 1 - comm.rank
         y = F.pad(x, (0, 0, 1, 1))
         array = y.detach().cpu().numpy()
-        ghost, edge = (-1, -2) if self.comm.rank == 0 else (0, 1)
+        ghost, edge = (-1, -2) if comm.rank == 0 else (0, 1)
         send = np.ascontiguousarray(array[:, :, edge])
         recv = np.empty_like(send)
-        requests = [self.comm.Irecv(recv, self.other), self.comm.Isend(send, self.other)]
+        requests = [comm.Irecv(recv, other), comm.Isend(send, other)]
         type(requests[0]).Waitall(requests)
         array[:, :, ghost] = recv
         return y
 
 
-class Gloo:
-    """torch.distributed on gloo."""
+class GlooSum(torch.autograd.Function):
+    """The sum over both ranks."""
 
-    name = "gloo"
-
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self.other = 1 - self.rank
-
-    def all_sum_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over both ranks."""
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        """In a copy."""
         y = x.clone()
-        dist.all_reduce(y, group=self.group)
+        dist.all_reduce(y, group=group)
         return y
 
-    def halo_exchange(self, x: torch.Tensor) -> torch.Tensor:
-        """The block with a row more on each side; zeros beyond the edge."""
+
+class GlooHalo(torch.autograd.Function):
+    """The block with a row more on each side; zeros beyond the edge."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        """By a send and a receive."""
+        rank = dist.get_rank(group)
         y = F.pad(x, (0, 0, 1, 1))
-        ghost, edge = (-1, -2) if self.rank == 0 else (0, 1)
+        ghost, edge = (-1, -2) if rank == 0 else (0, 1)
         send = y[:, :, edge].contiguous()
         recv = torch.empty_like(send)
         works = dist.batch_isend_irecv(
             [
-                dist.P2POp(dist.isend, send, self.other, self.group),
-                dist.P2POp(dist.irecv, recv, self.other, self.group),
+                dist.P2POp(dist.isend, send, 1 - rank, group),
+                dist.P2POp(dist.irecv, recv, 1 - rank, group),
             ]
         )
         for work in works:
