@@ -1,0 +1,71 @@
+"""Layouts: which axis of a partition splits which dim of a tensor.
+
+    partition  2 x 1 x 2 x 2          layout of an image   (0, None, 2, 3)
+                                      layout of its features, gathered   (0, None)
+
+What a layout does not name, it has whole, and axes that it does not name hold *replicas*: workers
+that differ only along them hold the same values. A replicated vector counts once (see
+`ops/replicated.py`). Axes of length 1 split nothing, so layouts do not name them.
+
+A layout makes *lines* of the partition: workers that differ only along the axes that it names. Each
+of them is a partition of its own, with one axis for each dim of the tensor; layers get it as `P_x`,
+and know nothing of the replicas beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from kadril.partition import Group, Partition
+
+__all__ = ["Layout", "Lines", "axes_of", "layout_on", "without"]
+
+Layout = tuple[int | None, ...]
+
+
+def layout_on(shape: Sequence[int], num_dims: int) -> Layout:
+    """The layout of a tensor that lies on a partition of some shape, dim by dim.
+
+    A tensor of fewer dims lies on the first axes; one of more is not split along the last ones.
+    """
+    lengths = [*shape[:num_dims], *[1] * (num_dims - len(shape))]
+    return tuple(axis if length > 1 else None for axis, length in enumerate(lengths))
+
+
+def axes_of(layout: Layout) -> frozenset[int]:
+    """The axes that split a tensor."""
+    return frozenset(axis for axis in layout if axis is not None)
+
+
+def without(layout: Layout, dims: Iterable[int]) -> Layout:
+    """A layout with some dims whole."""
+    whole = set(dims)
+    return tuple(None if dim in whole else axis for dim, axis in enumerate(layout))
+
+
+class Lines:
+    """The lines that layouts make of a partition; asking for one is collective over it."""
+
+    def __init__(self, P: Partition) -> None:
+        self.P = P
+
+    def partition(self, layout: Layout) -> Partition:
+        """The line through this worker, with one axis for each dim; inactive on other ranks."""
+        P = self.P
+        shape = [1 if axis is None else P.shape[axis] for axis in layout]
+        if not P.active:
+            return Partition(P.root, None, P.ranks[: math.prod(shape)], shape)
+        lines: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        for index, rank in zip(P.indices(), P.ranks, strict=True):
+            line = tuple(place for axis, place in enumerate(index) if axis not in layout)
+            place = tuple(0 if axis is None else index[axis] for axis in layout)
+            lines.setdefault(line, []).append((place, rank))
+        # Along the dims, not along the axes: a layout may name them in any order.
+        groups = P.group.make([[rank for _, rank in sorted(line)] for line in lines.values()])
+        (mine,) = (group for group in groups if group is not None)
+        return Partition(P.root, mine, mine.ranks, shape)
+
+    def group(self, axes: Iterable[int]) -> Group:
+        """The workers that differ from this one only along some axes."""
+        return self.P.axis_group(sorted(axes))

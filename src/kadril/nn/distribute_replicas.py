@@ -1,0 +1,204 @@
+"""Gathering and cutting: from blocks to replicas of the whole, and back.
+
+    blocks      | a | b | c |         gather      y = [a b c]  on each        x*_r = y*[block r]
+    replicas    [a b c] x 3           cut         y_r = x[block r]            x*  = [y*_0 y*_1 y*_2]
+
+A replicated vector counts once, so the two are each other's adjoint: each worker takes its own
+block of the gradient of what was gathered, which all of them have, and nothing is added up. (With
+replicas that count separately, the adjoint of a gather is a reduce-scatter.) What follows a gather
+has therefore to be done alike by all: the same layers, the same loss, `backward()` on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kadril.ops import zero_volume_tensor
+from kadril.ops.calling import anchor_for, apply
+from kadril.ops.moves import Moves, Side, plan_moves, run_moves
+from kadril.ops.packing import Slices
+from kadril.ops.structure import PlanCache, agree
+from kadril.partition import Interval, Partition, balanced_intervals
+from kadril.partition.pairing import text
+from kadril.transport.base import Transport
+
+__all__ = ["Cutter", "Gatherer", "join", "split"]
+
+
+def split(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
+    """This worker's block of a tensor that it has whole. Nothing is sent.
+
+    Args:
+        x: the global tensor; only its own block is looked at.
+        P_x: one axis for each dim; a tensor of fewer dims, such as labels, lies on the first axes.
+
+    Returns:
+        A copy of the balanced block; a zero-volume tensor on other ranks. Gradients get to the
+        block alone: `x` is data here, not a replicated result (see `Cutter` for those).
+
+    Raises:
+        ValueError: a dim has fewer elements than there are workers along its axis, or the
+            partition has not as many axes as the tensor has dims.
+    """
+    if P_x.index is None:
+        return zero_volume_tensor(dtype=x.dtype, device=x.device)
+    if x.dim() > P_x.dim:
+        raise ValueError(
+            f"split: a tensor of {x.dim()} dims on a partition of shape {text(P_x.shape)};"
+            " give the partition one axis for each dim"
+        )
+    lengths = P_x.shape[: x.dim()]
+    blocks = balanced_blocks(x.shape, lengths, "split")
+    return x[slices_of(blocks, P_x.index[: x.dim()])].clone()
+
+
+def join(y: torch.Tensor, P_y: Partition, *, what: str = "join") -> torch.Tensor:
+    """The whole of a tensor, on each worker of the partition that it lies on; collective over it.
+
+    What comes back is one replicated tensor: a loss made of it on every worker is one loss, and
+    each of them calls `backward()`.
+
+    Args:
+        y: block of the global tensor; blocks may have any sizes.
+        P_y: one axis for each dim.
+        what: for errors.
+
+    Returns:
+        The global tensor; a copy of `y` on other ranks.
+
+    Raises:
+        ValueError: the partition does not fit to the tensor.
+        MismatchError: the blocks do not fit together.
+    """
+    return Gatherer(P_y, what)(y)
+
+
+def balanced_blocks(
+    sizes: Sequence[int], lengths: Sequence[int], what: str
+) -> list[list[Interval]]:
+    """The balanced blocks of a tensor, for each dim.
+
+    Raises:
+        ValueError: a dim has too few elements.
+    """
+    for dim, (size, length) in enumerate(zip(sizes, lengths, strict=True)):
+        if size < length:
+            raise ValueError(
+                f"{what}: dim {dim} has {size} elements, too few for {length} workers along axis"
+                f" {dim} of {text(lengths)}"
+            )
+    return [balanced_intervals(size, length) for size, length in zip(sizes, lengths, strict=True)]
+
+
+def slices_of(blocks: Sequence[Sequence[Interval]], index: Sequence[int]) -> Slices:
+    """The box at a position."""
+    boxes = [each[position] for each, position in zip(blocks, index, strict=True)]
+    return tuple(slice(box.start, box.stop) for box in boxes)
+
+
+def plan_gather(P: Partition, blocks: Sequence[Sequence[Interval]]) -> Moves:
+    """Every worker gets everything."""
+    whole = [[Interval(0, each[-1].stop)] * len(each) for each in blocks]
+    ranks = range(P.size)
+    return plan_moves(
+        Side(ranks, P.shape, blocks, P.index),
+        Side(ranks, P.shape, whole, P.index),
+        periods=[None] * len(blocks),
+    )
+
+
+class Gatherer:
+    """From blocks to the whole.
+
+    Args:
+        P: one axis for each dim; those of length 1 are whole already.
+        what: for errors.
+    """
+
+    def __init__(self, P: Partition, what: str = "gather") -> None:
+        self.P = P
+        self.what = what
+        self._plans = PlanCache()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Gather; collective over the partition."""
+        if self.P.index is None or self.P.size == 1:
+            return x.clone()
+        structure = agree(self.P, x, self.what)
+        blocks = structure.blocks(self.what)
+        moves = self._plans.get(structure, lambda: plan_gather(self.P, blocks))
+        anchor = anchor_for(structure.requires_grad)
+        mine = slices_of(blocks, self.P.index)
+        return apply(GatherFunction, x, anchor, moves, self.P.transport, mine, self.what)
+
+
+class Cutter:
+    """From replicas of the whole to blocks, the balanced ones.
+
+    Args:
+        P: one axis for each dim; along those of length 1 nothing is cut.
+        what: for errors.
+    """
+
+    def __init__(self, P: Partition, what: str = "cut") -> None:
+        self.P = P
+        self.what = what
+        self._plans = PlanCache()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Cut; the adjoint is collective over the partition.
+
+        Raises:
+            ValueError: a dim has fewer elements than there are workers.
+        """
+        if self.P.index is None or self.P.size == 1:
+            return x.clone()
+        blocks = balanced_blocks(x.shape, self.P.shape, self.what)
+        moves = self._plans.get(tuple(x.shape), lambda: plan_gather(self.P, blocks))
+        mine = slices_of(blocks, self.P.index)
+        return apply(CutFunction, x, moves, self.P.transport, mine, self.what)
+
+
+class GatherFunction(torch.autograd.Function):
+    """Blocks to replicas, and back by cutting."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        _: torch.Tensor,
+        moves: Moves,
+        transport: Transport,
+        mine: Slices,
+        what: str,
+    ) -> torch.Tensor:
+        """y = [x_0 x_1 ...]."""
+        ctx.mine = mine
+        return run_moves(moves, transport, x.detach(), what)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x*_r = y*[block r]."""
+        return grads[0][ctx.mine].clone(), None, None, None, None, None
+
+
+class CutFunction(torch.autograd.Function):
+    """Replicas to blocks, and back by gathering."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, moves: Moves, transport: Transport, mine: Slices, what: str
+    ) -> torch.Tensor:
+        """y_r = x[block r]."""
+        ctx.moves, ctx.transport, ctx.what = moves, transport, what
+        return x.detach()[mine].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = [y*_0 y*_1 ...]."""
+        what = f"adjoint of {ctx.what}"
+        x = run_moves(ctx.moves, ctx.transport, grads[0].detach(), what)
+        return x, None, None, None, None
