@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import kadril
-from kadril.nn.conv import DistributedConv2d
-from kadril.nn.conv_transpose import DistributedConvTranspose1d
-from kadril.nn.draw import draw
-from kadril.nn.draw_plan import look_at
-from kadril.nn.pool_max import DistributedMaxPool2d
+from kadril.nn.conv.layers import DistributedConv2d
+from kadril.nn.conv.transpose import DistributedConvTranspose1d
+from kadril.nn.drawing.draw import draw
+from kadril.nn.drawing.plan import look_at
+from kadril.nn.interpolation.upsample import DistributedUpsample
+from kadril.nn.pool.max import DistributedMaxPool2d
 from kadril.nn.primitives import HaloExchange, Repartition
-from kadril.nn.upsample import DistributedUpsample
 from kadril.partition import Partition, world_partition
 from kadril.world import World
 

@@ -8,21 +8,7 @@ Parameters, `state_dict` and results are those of the ordinary layers, whatever 
 
 from __future__ import annotations
 
-from kadril.nn.adaptive_pool import (
-    DistributedAdaptiveAvgPool1d,
-    DistributedAdaptiveAvgPool2d,
-    DistributedAdaptiveAvgPool3d,
-    DistributedAdaptiveMaxPool1d,
-    DistributedAdaptiveMaxPool2d,
-    DistributedAdaptiveMaxPool3d,
-)
-from kadril.nn.batch_norm import (
-    DistributedBatchNorm,
-    DistributedBatchNorm1d,
-    DistributedBatchNorm2d,
-    DistributedBatchNorm3d,
-)
-from kadril.nn.conv import (
+from kadril.nn.conv.layers import (
     DistributedChannelConv1d,
     DistributedChannelConv2d,
     DistributedChannelConv3d,
@@ -36,14 +22,20 @@ from kadril.nn.conv import (
     DistributedGeneralConv2d,
     DistributedGeneralConv3d,
 )
-from kadril.nn.conv_transpose import (
+from kadril.nn.conv.transpose import (
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
     DistributedConvTranspose3d,
 )
-from kadril.nn.distribute import DistributedModel, DistributeError, distribute, join, split
-from kadril.nn.draw import draw
-from kadril.nn.dropout import (
+from kadril.nn.distribution.distribute import (
+    DistributedModel,
+    DistributeError,
+    distribute,
+    join,
+    split,
+)
+from kadril.nn.drawing.draw import draw
+from kadril.nn.dropout.layers import (
     DistributedAlphaDropout,
     DistributedDropout,
     DistributedDropout1d,
@@ -52,11 +44,11 @@ from kadril.nn.dropout import (
     DistributedFeatureAlphaDropout,
 )
 from kadril.nn.embedding import DistributedEmbedding
-from kadril.nn.group_norm import DistributedGroupNorm
-from kadril.nn.interpolate import interpolate
-from kadril.nn.layer_norm import DistributedLayerNorm
+from kadril.nn.interpolation.function import interpolate
+from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.linear import DistributedLinear
-from kadril.nn.loss import (
+from kadril.nn.loss.classes import DistributedCrossEntropyLoss, DistributedNLLLoss
+from kadril.nn.loss.elementwise import (
     DistributedBCELoss,
     DistributedBCEWithLogitsLoss,
     DistributedHuberLoss,
@@ -66,9 +58,26 @@ from kadril.nn.loss import (
     DistributedPoissonNLLLoss,
     DistributedSmoothL1Loss,
 )
-from kadril.nn.loss_class import DistributedCrossEntropyLoss, DistributedNLLLoss
-from kadril.nn.pool_avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
-from kadril.nn.pool_max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
+from kadril.nn.norm.batch import (
+    DistributedBatchNorm,
+    DistributedBatchNorm1d,
+    DistributedBatchNorm2d,
+    DistributedBatchNorm3d,
+)
+from kadril.nn.norm.group import DistributedGroupNorm
+from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.pool.adaptive_avg import (
+    DistributedAdaptiveAvgPool1d,
+    DistributedAdaptiveAvgPool2d,
+    DistributedAdaptiveAvgPool3d,
+)
+from kadril.nn.pool.adaptive_max import (
+    DistributedAdaptiveMaxPool1d,
+    DistributedAdaptiveMaxPool2d,
+    DistributedAdaptiveMaxPool3d,
+)
+from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
+from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
 from kadril.nn.primitives import (
     AllGather,
     AllMaxReduce,
@@ -84,7 +93,6 @@ from kadril.nn.primitives import (
     SumReduce,
     ZeroVolumeCorrector,
 )
-from kadril.nn.upsample import DistributedUpsample
 
 __all__ = [
     "AllGather",

@@ -20,9 +20,9 @@ import torch
 from torch.nn import functional
 
 from kadril import ops
-from kadril.nn.conv_state import SplitWeight
 from kadril.nn.linear_blocks import first_along_last_axis
 from kadril.nn.sharing import raise_together, refuse_data, same_on_all
+from kadril.nn.split_state import SplitWeight
 from kadril.ops.calling import apply
 from kadril.ops.structure import agree
 from kadril.partition import Group, Interval, Partition, balanced_intervals

@@ -24,8 +24,8 @@ import torch
 from torch.nn import functional
 
 from kadril import ops
-from kadril.nn.conv_state import SplitWeight
 from kadril.nn.sharing import refuse_data
+from kadril.nn.split_state import SplitWeight
 from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text

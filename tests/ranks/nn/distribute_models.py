@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kadril.nn.distribute import DistributedModel, distribute, join, split
+from kadril.nn.distribution.distribute import DistributedModel, distribute, join, split
 from kadril.partition import Partition, world_partition
 from kadril.testing import integer_valued
 from kadril.world import World

@@ -23,7 +23,7 @@ from conv_kit import (
 from hypothesis import strategies as st
 
 from kadril.errors import MismatchError
-from kadril.nn.conv import (
+from kadril.nn.conv.layers import (
     DistributedConv1d,
     DistributedConv2d,
     DistributedConv3d,

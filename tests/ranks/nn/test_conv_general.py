@@ -22,14 +22,14 @@ from conv_kit import (
 from hypothesis import strategies as st
 
 from kadril.errors import MismatchError
-from kadril.nn.conv import (
+from kadril.nn.conv.groups import pieces_of
+from kadril.nn.conv.layers import (
     DistributedChannelConv1d,
     DistributedConv1d,
     DistributedConv2d,
     DistributedConv3d,
     DistributedGeneralConv1d,
 )
-from kadril.nn.conv_groups import pieces_of
 from kadril.ops import zero_volume_tensor
 from kadril.partition import Interval, Partition, world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks

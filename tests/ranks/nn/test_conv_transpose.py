@@ -21,12 +21,12 @@ from conv_kit import (
 )
 from hypothesis import strategies as st
 
-from kadril.nn.conv_transpose import (
+from kadril.nn.conv.transpose import (
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
     DistributedConvTranspose3d,
 )
-from kadril.nn.conv_window import TransposedWindow
+from kadril.nn.conv.window import TransposedWindow
 from kadril.ops.structure import agree
 from kadril.partition import Interval
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from kadril.errors import MismatchError
-from kadril.nn.distribute import DistributeError, distribute, join, split
-from kadril.nn.distribute_replicas import Cutter, Gatherer
-from kadril.nn.distribute_reshape import group_dims
+from kadril.nn.distribution.distribute import DistributeError, distribute, join, split
+from kadril.nn.distribution.replicas import Cutter, Gatherer
+from kadril.nn.distribution.reshape import group_dims
 from kadril.partition import Partition
 from kadril.testing import integer_valued, ranks
 from kadril.world import World

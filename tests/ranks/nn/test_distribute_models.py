@@ -8,7 +8,7 @@ import torch
 from distribute_models import LeNet, ResNet, UNet, arranged, check_same, make_exact
 from torch import nn
 
-from kadril.nn.distribute import distribute, join, split
+from kadril.nn.distribution.distribute import distribute, join, split
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
 

@@ -11,14 +11,14 @@ import torch
 from cuts_kit import TRANSPORTS, Sizes, U, arranged, cut, error, random_sizes, shapes_of
 
 from kadril.errors import MismatchError
-from kadril.nn.batch_norm import (
+from kadril.nn.norm.batch import (
     DistributedBatchNorm,
     DistributedBatchNorm1d,
     DistributedBatchNorm2d,
     DistributedBatchNorm3d,
 )
-from kadril.nn.group_norm import DistributedGroupNorm
-from kadril.nn.layer_norm import DistributedLayerNorm
+from kadril.nn.norm.group import DistributedGroupNorm
+from kadril.nn.norm.layer import DistributedLayerNorm
 from kadril.partition import Partition, world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World

@@ -17,8 +17,8 @@ import torch
 from box_kit import Case, arranged, balanced, drawn, has_enough, held, run, sequential, some_input
 
 from kadril.errors import MismatchError
-from kadril.nn.pool_avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
-from kadril.nn.pool_max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
+from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
+from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 

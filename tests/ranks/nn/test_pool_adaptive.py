@@ -18,10 +18,12 @@ import pytest
 import torch
 from box_kit import Case, arranged, balanced, drawn, held, run, sequential, some_input
 
-from kadril.nn.adaptive_pool import (
+from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
     DistributedAdaptiveAvgPool2d,
     DistributedAdaptiveAvgPool3d,
+)
+from kadril.nn.pool.adaptive_max import (
     DistributedAdaptiveMaxPool1d,
     DistributedAdaptiveMaxPool2d,
     DistributedAdaptiveMaxPool3d,

@@ -21,9 +21,9 @@ import pytest
 import torch
 from box_kit import Case, arranged, balanced, drawn, held, run, sequential, some_input
 
-from kadril.nn.interpolate import interpolate
-from kadril.nn.interpolate_taps import AlongDim
-from kadril.nn.upsample import DistributedUpsample
+from kadril.nn.interpolation.function import interpolate
+from kadril.nn.interpolation.taps import AlongDim
+from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.partition import Interval
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World

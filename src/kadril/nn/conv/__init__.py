@@ -1,0 +1,1 @@
+"""Convolutions of tensors whose batch, space or channels are split."""

@@ -1,0 +1,1 @@
+"""`distribute`: an ordinary model on the blocks of a partition."""

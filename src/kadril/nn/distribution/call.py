@@ -1,0 +1,150 @@
+"""One call of a traced model, and what is decided about it: pure thought, nothing is sent.
+
+    layouts of the operands  --rule-->  Decision:  how operands are to be laid out (`wants`)
+                                                   how the result is laid out     (`gives`)
+                                                   how to make what runs          (`make`)
+
+Where an operand has another layout than is wanted, it is brought there before the call. The work of
+a call is split along the axes of what it wants; an operand that is not split along one of them is
+used by all workers along it, so its gradient is summed over them (`ops.spread`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import fx, nn
+
+from kadril.nn.distribution.layout import Layout, Lines, axes_of, without
+
+__all__ = ["Call", "Decision", "DistributeError", "Refused", "Rule"]
+
+# What runs in place of a call: from the operands to the result.
+Running: TypeAlias = Callable[..., Any]
+
+
+class DistributeError(ValueError):
+    """A model cannot be distributed; nothing was changed.
+
+    Attributes:
+        refusals: path of the module or name of the call, its class or function, and why.
+    """
+
+    def __init__(self, message: str, refusals: Sequence[tuple[str, str, str]] = ()) -> None:
+        super().__init__(message)
+        self.refusals = list(refusals)
+
+
+class Refused(Exception):  # noqa: N818 - an answer to one question, not the error that users see
+    """This call cannot be distributed, for the reason given."""
+
+
+class Decision(NamedTuple):
+    """What is to be done for a call.
+
+    Attributes:
+        wants: layout in which each operand is needed; tensors only.
+        gives: layout of the result, a list of them for a list of tensors, or None for others.
+        make: what runs, from the lines of the partition; collective over it.
+        args: operands, where they differ from those of the call.
+        kwargs: the same, for those with names.
+    """
+
+    wants: Mapping[fx.Node, Layout]
+    gives: Any
+    make: Callable[[Lines], Running]
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+
+    @property
+    def work(self) -> frozenset[int]:
+        """The axes along which the work is split."""
+        return frozenset().union(*(axes_of(layout) for layout in self.wants.values()))
+
+
+class Call:
+    """A call, and what is known about it.
+
+    Attributes:
+        node: in the graph.
+        name: of the call, for errors.
+        module: that is called; None for functions and methods.
+        layouts: of all that came before.
+        shapes: of everything, on the example.
+        lengths: of the axes of the partition.
+    """
+
+    def __init__(
+        self,
+        node: fx.Node,
+        module: nn.Module | None,
+        layouts: Mapping[fx.Node, Any],
+        shapes: Mapping[fx.Node, Any],
+        lengths: Sequence[int],
+    ) -> None:
+        self.node = node
+        self.name = str(node.target) if module is not None else node.name
+        self.module = module
+        self.layouts = layouts
+        self.shapes = shapes
+        self.lengths = lengths
+
+    @property
+    def result(self) -> Any:
+        """What it gives on the example."""
+        return self.shapes[self.node]
+
+    @property
+    def operands(self) -> list[fx.Node]:
+        """Its tensors, in the order in which they appear."""
+        return [each for each in self.node.all_input_nodes if self.is_tensor(each)]
+
+    @property
+    def operand(self) -> fx.Node:
+        """Its tensor, where there can be but one.
+
+        Raises:
+            Refused: there are more.
+        """
+        operands = self.operands
+        if len(operands) != 1:
+            raise Refused(f"it is called with {len(operands)} tensors, and is known with one")
+        return operands[0]
+
+    def is_tensor(self, node: fx.Node) -> bool:
+        """Whether a node gives a tensor."""
+        return isinstance(self.shapes[node], torch.Tensor)
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """Global shape of an operand, on the example."""
+        return tuple(self.shapes[node].shape)
+
+    def layout(self, node: fx.Node) -> Layout:
+        """The layout of an operand as it comes."""
+        layout: Layout = self.layouts[node]
+        return layout
+
+    def example_of(self, value: Any) -> Any:
+        """An argument, with what nodes give on the example in their place."""
+        return fx.node.map_arg(value, lambda node: self.shapes[node])
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument of the call, as it is on the example."""
+        args, kwargs = self.node.args, self.node.kwargs
+        if name in kwargs:
+            return self.example_of(kwargs[name])
+        return self.example_of(args[place]) if place < len(args) else default
+
+    def fitting(self, layout: Layout, sizes: Sequence[int]) -> Layout:
+        """A layout with those dims whole that have fewer elements than workers along their axis."""
+        small = [
+            dim
+            for dim, (axis, size) in enumerate(zip(layout, sizes, strict=False))
+            if axis is not None and size < self.lengths[axis]
+        ]
+        return without(layout, small)
+
+
+Rule: TypeAlias = Callable[[Call], Decision]

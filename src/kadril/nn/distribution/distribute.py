@@ -1,0 +1,173 @@
+"""`distribute`: an ordinary torch model, on the blocks of a partition, with the same result.
+
+    model = UNet()                                               # ordinary torch
+    P_x = partition.create_cartesian_topology_partition([1, 1, 2, 2])
+    twin = kadril.nn.distribute(model, P_x, example)             # the same parameters
+
+    y = twin(twin.scatter(x))                                    # blocks in, blocks out
+    loss = mse_loss(twin.gather(y), target)                      # one loss, on every worker
+    loss.backward()                                              # every worker: whole gradients
+
+How it is done: the model is traced with `torch.fx`, and every call gets a layout
+(`distribution/layout.py`). Layers become their partitioned twins; element-wise ones stay. Where
+a call needs a dim whole that is split (`flatten` before a linear layer; a map with fewer elements
+than there are workers), it is gathered first. From there on the workers that it was split over are
+*replicas*: they do the same, and count once.
+
+    split over rows and columns          |  replicas
+    conv -- relu -- pool -- conv -- pool --gather--> flatten -- linear -- relu -- linear --> y
+
+The convention for replicas, and for losses:
+
+1. A replicated tensor is one vector, however many workers hold it. Every worker computes the same
+   loss of it, and calls `backward()`: that is one loss, and nothing is added up among replicas.
+2. Gradients of parameters are summed over the workers that a layer is split over, and over no
+   others. After `backward()` every worker has the whole gradient of the loss.
+3. A loss of blocks has to be made one: by `gather` before an ordinary loss, by the losses of
+   `kadril.nn` on `P_y`, or by `ops.total` over `P_y`. With a loss for each block of the batch,
+   gradients are those of the *sum* of these losses.
+
+So an optimizer has nothing to reduce where the partition holds all ranks (an average of equal
+gradients, as by `kadril.torch.DistributedOptimizer`, does no harm). Where several partitions hold
+replicas of the model, each with its own data, it averages over them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from kadril.errors import MismatchError
+from kadril.nn.distribution.call import DistributeError
+from kadril.nn.distribution.model import Builder, DistributedModel
+from kadril.nn.distribution.plan import Plan, plan
+from kadril.nn.distribution.replicas import join, split
+from kadril.nn.distribution.trace import Traced, trace
+from kadril.nn.sharing import same_on_all
+from kadril.partition import Partition
+from kadril.partition.pairing import text
+
+__all__ = ["DistributeError", "DistributedModel", "distribute", "join", "split"]
+
+
+def distribute(
+    model: nn.Module, partition: Partition, example: torch.Tensor | Sequence[torch.Tensor]
+) -> DistributedModel:
+    """Make the partitioned twin of a model; collective over the partition.
+
+    The model itself stays as it is, except that all workers get the parameters and buffers of the
+    first one, in place. The twin has the very same parameter objects under the same names, so
+    that `state_dict` is the ordinary model's: what was saved on 4 ranks can be loaded on 1 or 6,
+    and without this library.
+
+    | | on each worker |
+    |---|---|
+    | inputs | block of the global tensor on `partition`; blocks may have any sizes |
+    | result | balanced block on `P_y` of the twin, which is this worker's line of the partition |
+    | parameters | all of them |
+
+    What it knows: the layers of `kadril.nn` and element-wise ones, as modules and as functions;
+    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, `F.pad`, products of
+    matrices whose own dims are whole. Sizes asked for in `forward` are the global ones.
+
+    Args:
+        model: of `torch.nn` modules; traced with `torch.fx`, so the way through it must not depend
+            on values.
+        partition: one axis for each dim of the input: batch, channels, space. Splitting channels
+            is possible, and helps no layer that needs them all.
+        example: the global input, or one for each argument. Only shape and dtype are looked at: a
+            tensor on the meta device will do. Other sizes can be given later, as long as no dim
+            gets too small for its workers.
+
+    Returns:
+        The twin, in the mode of the model. On ranks outside of the partition it takes and returns
+        tensors without elements.
+
+    Raises:
+        DistributeError: the model cannot be traced, does not take the example, or does something
+            that cannot be done on blocks: names each module, its class and why. Nothing was
+            changed.
+        MismatchError: models, or examples, differ between workers; on all of them.
+    """
+    examples = [example] if isinstance(example, torch.Tensor) else list(example)
+    found: tuple[Plan, Plan] | None = None
+    fingerprint = ""
+    error: DistributeError | None = None
+    try:
+        check_axes(examples, partition)
+        training, evaluation = trace(model, examples)
+        fingerprint = fingerprint_of(model, training, evaluation)
+        first = plan(model, training, partition.shape)
+        is_same = evaluation is training
+        found = first, first if is_same else plan(model, evaluation, partition.shape)
+    except DistributeError as caught:
+        error = caught
+    compare(partition, fingerprint, error)
+    if error is not None or found is None:
+        raise error or AssertionError("there is a plan, or an error")
+    twin = Builder(model, partition).build(*found)
+    same_on_all(partition, [*model.parameters(), *model.buffers()], what="distribute")
+    return twin
+
+
+def check_axes(examples: Sequence[torch.Tensor], partition: Partition) -> None:
+    """Refuse a partition that no input fits to.
+
+    Raises:
+        DistributeError: the first input has not one dim for each axis, or another has more.
+    """
+    if not examples:
+        raise DistributeError("an example of the input is needed")
+    for place, each in enumerate(examples):
+        if each.dim() > partition.dim or (place == 0 and each.dim() != partition.dim):
+            raise DistributeError(
+                f"input {place} of the example has {each.dim()} dims, and the partition has shape"
+                f" {text(partition.shape)}; give the partition one axis for each dim"
+            )
+
+
+def fingerprint_of(model: nn.Module, *traced: Traced) -> str:
+    """A text that differs where models, or examples, do."""
+    parts = [each.text for each in traced]
+    for each in traced:
+        parts += [str(getattr(shape, "shape", shape)) for shape in each.shapes.values()]
+    parts += [f"{name} {module}" for name, module in model.named_modules()]
+    parts += [
+        f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
+        for name, each in [*model.named_parameters(), *model.named_buffers()]
+    ]
+    return "\n".join(parts)
+
+
+def compare(partition: Partition, fingerprint: str, error: Exception | None) -> None:
+    """Make sure that all workers are to build the same; collective over the partition.
+
+    Raises:
+        MismatchError: they are not; or only some of them can.
+    """
+    if not partition.active or partition.size == 1:
+        return
+    digest = hashlib.sha256(fingerprint.encode()).digest()
+    mine = np.frombuffer(bytes([error is not None]) + digest, dtype=np.uint8).copy()
+    rows = np.empty((partition.size, mine.size), dtype=np.uint8)
+    partition.transport.allgatherv(mine, rows, [mine.size] * partition.size, name="distribute")
+    failed = [partition.ranks[place] for place, row in enumerate(rows) if row[0]]
+    if failed and error is None:
+        raise MismatchError(
+            f"distribute: ranks {failed} cannot distribute their model, and others can; all ranks"
+            " must give the same model and example"
+        )
+    others = [
+        partition.ranks[place]
+        for place, row in enumerate(rows)
+        if not np.array_equal(row[1:], rows[0][1:])
+    ]
+    if others and not failed:
+        raise MismatchError(
+            f"distribute: the models, or the examples, of ranks {others} differ from those of rank"
+            f" {partition.ranks[0]}; all ranks must give the same"
+        )

@@ -1,0 +1,270 @@
+"""Rules for functions and methods: what may be called in `forward` besides modules."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
+from kadril.nn.distribution.layers import LAYERS
+from kadril.nn.distribution.layout import Layout, Lines, axes_of
+from kadril.nn.distribution.pointwise import as_it_is, cat, matmul, pointwise, stack
+from kadril.nn.distribution.reduce import along, extreme, mean, summed
+from kadril.nn.distribution.reshape import permute, reshape
+from kadril.nn.distribution.window import getitem, pad
+from kadril.ops.structure import agree
+
+__all__ = ["function_name", "function_rule"]
+
+# Names in torch, of tensors' methods, and in torch.nn.functional. With `_` at the end too, where
+# there is such a method.
+POINTWISE = """
+    abs absolute acos add addcdiv addcmul asin atan atan2 bitwise_and bitwise_not
+    bitwise_or bitwise_xor ceil celu clamp clamp_max clamp_min clip clone complex conj contiguous
+    cos cosh deg2rad detach div divide double elu eq erf erfc exp exp2 expm1 fill float float_power
+    floor fmod ge gelu greater gt half hardshrink hardsigmoid hardswish hardtanh hypot imag int
+    isfinite isinf isnan isclose le leaky_relu lerp less log log10 log1p log2 logaddexp logical_and
+    logical_not logical_or logical_xor logsigmoid logit long lt masked_fill maximum minimum mish
+    mul multiply nan_to_num ne neg negative ones_like positive pow rad2deg real reciprocal relu
+    relu6 remainder round rsqrt selu sigmoid sign silu sin sinh softplus softshrink softsign sqrt
+    square sub subtract tan tanh tanhshrink threshold to true_divide trunc type_as where xlogy
+    zeros_like
+"""
+
+OPERATORS = """
+    abs add and_ eq floordiv ge gt invert le lt mod mul ne neg or_ pos pow sub truediv xor iadd isub
+    imul itruediv
+"""
+
+RESHAPES = "flatten reshape squeeze unflatten unsqueeze view"
+PERMUTATIONS = "permute transpose swapaxes swapdims movedim moveaxis t"
+
+# Arguments of functions that are a layer, in their order, after the tensor.
+POOL = ["kernel_size", "stride", "padding"]
+MAX_POOL = [*POOL, "dilation", "ceil_mode", "return_indices"]
+AVG_POOL = [*POOL, "ceil_mode", "count_include_pad"]
+INTERPOLATE = ["size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"]
+
+
+def layer_function(layer_class: Any, names: Sequence[str]) -> Rule:
+    """The rule for a function that does what a layer does.
+
+    Args:
+        layer_class: of torch.
+        names: of its arguments, in the function's order.
+    """
+
+    def values_of(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        return {name: value for name, value in values.items() if name in names}
+
+    def decide(call: Call, values: dict[str, Any]) -> Decision:
+        unknown = {"antialias", "divisor_override"} & {
+            name for name, value in call.node.kwargs.items() if value
+        }
+        if unknown or len(call.node.args) > len(names) + 1:
+            raise Refused(f"with {', '.join(unknown) or 'these arguments'} it is not known")
+        module = layer_class(**values)
+        inner = Call(call.node, module, call.layouts, call.shapes, call.lengths)
+        inner.name = call.name
+        return LAYERS[layer_class](inner)
+
+    def rule(call: Call) -> Decision:
+        operand = call.node.args[0] if call.node.args else None
+        if not isinstance(operand, fx.Node):
+            raise Refused("the tensor is to be its first argument")
+        rest, named = tuple(call.node.args[1:]), dict(call.node.kwargs)
+        decision = decide(call, values_of(call.example_of(rest), call.example_of(named)))
+        if not any(isinstance(each, fx.Node) for each in flat([rest, named])):
+            return decision._replace(args=(operand,), kwargs={})
+
+        # Some arguments are computed from shapes: a layer for each of their values.
+        def make(lines: Lines) -> Running:
+            made: dict[str, Running] = {}
+
+            def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                values = values_of(args, kwargs)
+                if repr(values) not in made:
+                    made[repr(values)] = decide(call, values).make(lines)
+                return made[repr(values)](x)
+
+            return run
+
+        return decision._replace(make=make)
+
+    return rule
+
+
+def flat(value: Any) -> list[Any]:
+    """What is in lists in lists."""
+    if isinstance(value, dict):
+        return flat(list(value.values()))
+    if isinstance(value, (list, tuple)):
+        return [each for part in value for each in flat(part)]
+    return [value]
+
+
+def dropout(layer_class: Any) -> Rule:
+    """The rule for `F.dropout` and its like, which were told the mode while they were traced."""
+
+    def rule(call: Call) -> Decision:
+        operand = call.operand
+        layout = call.layout(operand)
+        if not call.argument(2, "training", True):
+            return Decision({operand: layout}, layout, make_identity, args=(operand,), kwargs={})
+        module = layer_class(call.argument(1, "p", 0.5), call.argument(3, "inplace", False))
+        inner = Call(call.node, module, call.layouts, call.shapes, call.lengths)
+        inner.name = call.name
+        return LAYERS[layer_class](inner)._replace(args=(operand,), kwargs={})
+
+    return rule
+
+
+def make_identity(lines: Lines) -> Running:
+    """What gives back its input."""
+    return lambda x: x
+
+
+def global_shape(call: Call) -> Decision:
+    """`x.shape` and `x.size()`: those of the global tensor."""
+    operand = call.operand
+    layout = call.layout(operand)
+    if not axes_of(layout):
+        return as_it_is(call, {operand: layout}, None)
+    return Decision({operand: layout}, None, partial(make_shape, layout, call.name))
+
+
+def make_shape(layout: Layout, what: str, lines: Lines) -> Running:
+    """Ask all workers along the split dims."""
+    P_x = lines.partition(layout)
+
+    def run(x: torch.Tensor, dim: int | str | None = None) -> Any:
+        blocks = agree(P_x, x, what).blocks(what)
+        shape = torch.Size([have[-1].stop for have in blocks])
+        return shape[dim] if isinstance(dim, int) else shape
+
+    return run
+
+
+def attribute(call: Call) -> Decision:
+    """`getattr(x, name)`."""
+    name = call.node.args[1]
+    if name == "shape":
+        return global_shape(call)
+    if name in ("dtype", "device", "ndim", "requires_grad", "is_complex"):
+        return as_it_is(call, {call.operand: call.layout(call.operand)}, None)
+    if name in ("T", "mT"):
+        layout = call.layout(call.operand)
+        return as_it_is(call, {call.operand: layout}, (*layout[:-2], layout[-1], layout[-2]))
+    if name in ("real", "imag"):
+        return pointwise(call)
+    raise Refused(f"the attribute {name!r} of a tensor is not known")
+
+
+def chunks(call: Call) -> Decision:
+    """`chunk` and `split`: the dim is the third argument."""
+    layout = call.layout(call.operand)
+    dim = call.argument(2, "dim", 0) % len(layout)
+    want = tuple(None if each == dim else axis for each, axis in enumerate(layout))
+    return as_it_is(call, {call.operand: want}, [want] * len(call.result))
+
+
+def expand(call: Call) -> Decision:
+    """`x.expand(...)` and `x.expand_as(y)`."""
+    operand = call.node.args[0]
+    if not isinstance(operand, fx.Node) or axes_of(call.layout(operand)):
+        raise Refused("of a tensor that is split; operations broadcast by themselves")
+    return as_it_is(call, {operand: call.layout(operand)}, (None,) * call.result.dim())
+
+
+def for_names(names: str, rule: Rule) -> dict[Any, Rule]:
+    """The rule for all functions and methods of these names."""
+    found: dict[Any, Rule] = {}
+    for name in names.split():
+        homes = (torch, functional, torch.special)
+        named = [getattr(home, each, None) for home in homes for each in (name, f"{name}_")]
+        found.update({each: rule for each in named if callable(each)})  # torch.float is a dtype
+        methods = [each for each in (name, f"{name}_") if hasattr(torch.Tensor, each)]
+        found.update(dict.fromkeys(methods, rule))
+    return found
+
+
+def layer_functions() -> dict[Any, Rule]:
+    """Rules for pools and interpolation."""
+    rules = for_names("interpolate", layer_function(nn.Upsample, INTERPOLATE))
+    for num in (1, 2, 3):
+        for kind, names in (("Max", MAX_POOL), ("Avg", AVG_POOL)):
+            rule = layer_function(getattr(nn, f"{kind}Pool{num}d"), names)
+            rules.update(for_names(f"{kind.lower()}_pool{num}d", rule))
+            own = ["output_size", *(["return_indices"] if kind == "Max" else [])]
+            rule = layer_function(getattr(nn, f"Adaptive{kind}Pool{num}d"), own)
+            rules.update(for_names(f"adaptive_{kind.lower()}_pool{num}d", rule))
+    return rules
+
+
+FUNCTIONS: dict[Any, Rule] = {
+    **for_names(POINTWISE, pointwise),
+    **{getattr(operator, name): pointwise for name in OPERATORS.split()},
+    **for_names(RESHAPES, reshape),
+    **for_names(PERMUTATIONS, permute),
+    **for_names("argmax argmin cumprod cumsum log_softmax logsumexp prod", along(None)),
+    **for_names("softmax softmin std var", along(None)),
+    **for_names("unbind", along(0)),
+    **for_names("glu", along(-1)),
+    **for_names("cat concat concatenate", cat),
+    **for_names("stack", stack),
+    **for_names("chunk split", chunks),
+    **for_names("expand expand_as", expand),
+    **for_names("sum", summed),
+    **for_names("mean", mean),
+    **for_names("amax", extreme(torch.amax)),
+    **for_names("amin", extreme(torch.amin)),
+    **for_names("matmul bmm scaled_dot_product_attention", matmul),
+    **for_names("pad", pad),
+    **for_names("dropout", dropout(nn.Dropout)),
+    **for_names("dropout1d", dropout(nn.Dropout1d)),
+    **for_names("dropout2d", dropout(nn.Dropout2d)),
+    **for_names("dropout3d", dropout(nn.Dropout3d)),
+    **for_names("alpha_dropout", dropout(nn.AlphaDropout)),
+    **layer_functions(),
+    operator.matmul: matmul,
+    operator.getitem: getitem,
+    builtins.getattr: attribute,
+    "size": global_shape,
+    "dim": lambda call: as_it_is(call, {call.operand: call.layout(call.operand)}, None),
+}
+
+
+def function_name(node: fx.Node) -> str:
+    """What is called, for errors."""
+    if node.op == "call_method":
+        return f"Tensor.{node.target}"
+    target: Any = node.target
+    return f"{getattr(target, '__module__', '') or ''}.{getattr(target, '__name__', target)}"
+
+
+def function_rule(call: Call) -> Rule:
+    """The rule for a function or method.
+
+    Raises:
+        Refused: there is none.
+    """
+    node = call.node
+    if not call.operands and not isinstance(call.result, torch.Tensor):
+        # Of shapes and numbers; or of a list of tensors, of which one is taken.
+        if node.target is operator.getitem:
+            return getitem
+        return lambda call: as_it_is(call, {}, None)
+    if not call.operands and node.target is operator.getitem:
+        return getitem
+    rule = FUNCTIONS.get(node.target)
+    if rule is None:
+        raise Refused("there is no partitioned form of it")
+    return rule

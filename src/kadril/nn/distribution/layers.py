@@ -1,0 +1,311 @@
+"""Rules for the modules of torch: which of them have a partitioned twin, and what it needs whole.
+
+A module that is not in the table is refused. A class has to be the very one: a subclass may do
+something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from kadril import ops
+from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d, DistributedConv3d
+from kadril.nn.conv.transpose import (
+    DistributedConvTranspose1d,
+    DistributedConvTranspose2d,
+    DistributedConvTranspose3d,
+)
+from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
+from kadril.nn.distribution.layout import Layout, Lines, without
+from kadril.nn.distribution.reduce import make_extreme, make_sum
+from kadril.nn.distribution.reshape import reshape
+from kadril.nn.dropout.layers import (
+    DistributedAlphaDropout,
+    DistributedDropout,
+    DistributedDropout1d,
+    DistributedDropout2d,
+    DistributedDropout3d,
+    DistributedFeatureAlphaDropout,
+)
+from kadril.nn.embedding import DistributedEmbedding
+from kadril.nn.interpolation.upsample import DistributedUpsample
+from kadril.nn.linear import DistributedLinear
+from kadril.nn.norm.batch import (
+    DistributedBatchNorm1d,
+    DistributedBatchNorm2d,
+    DistributedBatchNorm3d,
+)
+from kadril.nn.norm.group import DistributedGroupNorm
+from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.pool.adaptive_avg import (
+    DistributedAdaptiveAvgPool1d,
+    DistributedAdaptiveAvgPool2d,
+    DistributedAdaptiveAvgPool3d,
+)
+from kadril.nn.pool.adaptive_max import (
+    DistributedAdaptiveMaxPool1d,
+    DistributedAdaptiveMaxPool2d,
+    DistributedAdaptiveMaxPool3d,
+)
+from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
+from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
+from kadril.nn.sharing import same_on_all
+from kadril.partition import Partition
+
+__all__ = ["LAYERS", "layer_rule"]
+
+# Their result at a position follows from their input there.
+POINTWISE: list[type[nn.Module]] = [
+    nn.CELU,
+    nn.ELU,
+    nn.GELU,
+    nn.Hardshrink,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.Hardtanh,
+    nn.Identity,
+    nn.LeakyReLU,
+    nn.LogSigmoid,
+    nn.Mish,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.SELU,
+    nn.SiLU,
+    nn.Sigmoid,
+    nn.Softplus,
+    nn.Softshrink,
+    nn.Softsign,
+    nn.Tanh,
+    nn.Tanhshrink,
+    nn.Threshold,
+]
+
+
+def module_of(call: Call) -> Any:
+    """The module that is called."""
+    if call.module is None:
+        raise AssertionError("a rule for modules is asked for modules")
+    return call.module
+
+
+def kept(call: Call) -> Decision:
+    """The module itself, on blocks."""
+    layout = call.layout(call.operand)
+    return Decision({call.operand: layout}, layout, lambda lines: module_of(call))
+
+
+def along_dim(call: Call) -> Decision:
+    """The module itself, where the dim that it goes along is whole."""
+    module = module_of(call)
+    layout = call.layout(call.operand)
+    dim = getattr(module, "dim", -3)  # Softmax2d has none: it is for channels
+    if dim is None:
+        raise Refused("it does not say along which dim; give it `dim`")
+    want = without(layout, [dim % len(layout)])
+    return Decision({call.operand: want}, want, lambda lines: module)
+
+
+def twin(
+    twin_class: Any,
+    num_dims: Sequence[int] | None = None,
+    whole: Sequence[int] = (),
+    adapt: Callable[[Any], nn.Module] | None = None,
+) -> Rule:
+    """The rule for modules with a partitioned twin.
+
+    Args:
+        twin_class: has `of(layer, P_x, what=)`.
+        num_dims: that the input may have; any where None.
+        whole: dims that have to be whole.
+        adapt: from the module to one that `of` takes.
+    """
+
+    def rule(call: Call) -> Decision:
+        operand, module = call.operand, module_of(call)
+        layout = call.layout(operand)
+        if num_dims is not None and len(layout) not in num_dims:
+            dims = " or ".join(str(num) for num in num_dims)
+            raise Refused(f"its input has {len(layout)} dims; {dims} are needed, the batch's too")
+        if not isinstance(call.result, torch.Tensor):
+            raise Refused("it gives more than one tensor")
+        want = without(layout, [dim % len(layout) for dim in whole])
+        want = call.fitting(want, call.result.shape)
+        gives = (*want, *[None] * (call.result.dim() - len(want)))
+        layer = module if adapt is None else adapt(module)
+        return Decision(
+            {operand: want}, gives, partial(make_twin, twin_class, layer, want, call.name)
+        )
+
+    return rule
+
+
+def make_twin(
+    twin_class: Any, layer: nn.Module, layout: Layout, name: str, lines: Lines
+) -> Running:
+    """The twin of a module, on the lines of its layout."""
+    made: nn.Module = twin_class.of(
+        layer, lines.partition(layout), what=f"{name} ({twin_class.__name__})"
+    )
+    return made.train(layer.training)
+
+
+def as_group_norm(module: Any) -> nn.Module:
+    """An instance norm as what it is without running statistics: one group for each channel."""
+    if module.track_running_stats:
+        raise Refused("it keeps running statistics; only `track_running_stats=False` is known")
+    num_channels = module.num_features
+    norm = nn.GroupNorm(num_channels, num_channels, module.eps, module.affine, device="meta")
+    norm.weight, norm.bias = module.weight, module.bias
+    return norm
+
+
+def instance_norm(num_dims: int) -> Rule:
+    """The rule for instance norms."""
+    return twin(DistributedGroupNorm, [num_dims], adapt=as_group_norm)
+
+
+def adaptive_pool(twin_class: Any, num_dims: int, is_mean: bool) -> Rule:
+    """The rule for adaptive pools; to one element, they are reductions over all of space."""
+    general = twin(twin_class, [num_dims])
+
+    def rule(call: Call) -> Decision:
+        layout = call.layout(call.operand)
+        dims = range(2, len(layout))
+        is_total = isinstance(call.result, torch.Tensor) and all(
+            size == 1 for size in call.result.shape[2:]
+        )
+        if not is_total or len(layout) != num_dims or all(layout[dim] is None for dim in dims):
+            return general(call)
+        make = partial(make_sum, is_mean=True) if is_mean else partial(make_extreme, torch.amax)
+        made = partial(make_pool_to_one, make, layout, call.name, module_of(call))
+        return Decision({call.operand: layout}, without(layout, dims), made)
+
+    return rule
+
+
+def dropout(twin_class: Any, num_dims: Sequence[int] | None = None) -> Rule:
+    """The rule for dropouts: replicas have to drop the same elements."""
+    general = twin(twin_class, num_dims)
+
+    def rule(call: Call) -> Decision:
+        decision = general(call)
+        return decision._replace(make=partial(make_dropout, decision.make))
+
+    return rule
+
+
+def make_dropout(make: Callable[[Lines], Running], lines: Lines) -> Running:
+    """A dropout with a seed that is the same on all lines of the partition."""
+    made: Any = make(lines)
+    seed = torch.tensor([made.seed])
+    same_on_all(lines.P, [seed], what=made.what)
+    made.seed = int(seed)
+    return made  # type: ignore[no-any-return]
+
+
+class PoolToOne(nn.Module):
+    """An adaptive pool that leaves one element: a reduction over all of space."""
+
+    def __init__(self, run: Running, layer: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        self.shown = repr(layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Reduce; collective over the workers that space is split over."""
+        y: torch.Tensor = self.run(x)
+        return y
+
+    def extra_repr(self) -> str:
+        """The layer that it stands for."""
+        return self.shown
+
+
+def make_pool_to_one(
+    make: Callable[..., Running], layout: Layout, name: str, layer: nn.Module, lines: Lines
+) -> Running:
+    """The reduction."""
+    return PoolToOne(make(layout, list(range(2, len(layout))), True, name, lines), layer)
+
+
+class DistributedPReLU(nn.PReLU):
+    """`torch.nn.PReLU` on blocks with all channels."""
+
+    def __init__(self, layer: nn.PReLU, P_x: Partition) -> None:
+        super().__init__(layer.num_parameters, device="meta")
+        self.weight = layer.weight
+        self.P_x = P_x
+
+    @classmethod
+    def of(cls, layer: nn.PReLU, P_x: Partition, *, what: str) -> DistributedPReLU:
+        """The partitioned twin of a layer, with its parameter itself."""
+        return cls(layer, P_x)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
+        """y = max(x, 0) + weight * min(x, 0)."""
+        weight = ops.spread(self.weight, self.P_x.group, what="weight of a PReLU")
+        return nn.functional.prelu(input, weight)
+
+
+LAYERS: dict[type[nn.Module], Rule] = {
+    **dict.fromkeys(POINTWISE, kept),
+    **dict.fromkeys([nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d, nn.GLU], along_dim),
+    **dict.fromkeys([nn.Flatten, nn.Unflatten], reshape),
+    nn.Conv1d: twin(DistributedConv1d, [3], [1]),
+    nn.Conv2d: twin(DistributedConv2d, [4], [1]),
+    nn.Conv3d: twin(DistributedConv3d, [5], [1]),
+    nn.ConvTranspose1d: twin(DistributedConvTranspose1d, [3], [1]),
+    nn.ConvTranspose2d: twin(DistributedConvTranspose2d, [4], [1]),
+    nn.ConvTranspose3d: twin(DistributedConvTranspose3d, [5], [1]),
+    nn.MaxPool1d: twin(DistributedMaxPool1d, [3]),
+    nn.MaxPool2d: twin(DistributedMaxPool2d, [4]),
+    nn.MaxPool3d: twin(DistributedMaxPool3d, [5]),
+    nn.AvgPool1d: twin(DistributedAvgPool1d, [3]),
+    nn.AvgPool2d: twin(DistributedAvgPool2d, [4]),
+    nn.AvgPool3d: twin(DistributedAvgPool3d, [5]),
+    nn.AdaptiveAvgPool1d: adaptive_pool(DistributedAdaptiveAvgPool1d, 3, True),
+    nn.AdaptiveAvgPool2d: adaptive_pool(DistributedAdaptiveAvgPool2d, 4, True),
+    nn.AdaptiveAvgPool3d: adaptive_pool(DistributedAdaptiveAvgPool3d, 5, True),
+    nn.AdaptiveMaxPool1d: adaptive_pool(DistributedAdaptiveMaxPool1d, 3, False),
+    nn.AdaptiveMaxPool2d: adaptive_pool(DistributedAdaptiveMaxPool2d, 4, False),
+    nn.AdaptiveMaxPool3d: adaptive_pool(DistributedAdaptiveMaxPool3d, 5, False),
+    nn.Upsample: twin(DistributedUpsample, [3, 4, 5]),
+    nn.UpsamplingNearest2d: twin(DistributedUpsample, [4]),
+    nn.UpsamplingBilinear2d: twin(DistributedUpsample, [4]),
+    nn.BatchNorm1d: twin(DistributedBatchNorm1d, [2, 3]),
+    nn.BatchNorm2d: twin(DistributedBatchNorm2d, [4]),
+    nn.BatchNorm3d: twin(DistributedBatchNorm3d, [5]),
+    nn.InstanceNorm1d: instance_norm(3),
+    nn.InstanceNorm2d: instance_norm(4),
+    nn.InstanceNorm3d: instance_norm(5),
+    nn.GroupNorm: twin(DistributedGroupNorm),
+    nn.LayerNorm: twin(DistributedLayerNorm),
+    nn.Linear: twin(DistributedLinear),
+    nn.Embedding: twin(DistributedEmbedding),
+    nn.Dropout: dropout(DistributedDropout),
+    nn.Dropout1d: dropout(DistributedDropout1d, [3]),
+    nn.Dropout2d: dropout(DistributedDropout2d, [4]),
+    nn.Dropout3d: dropout(DistributedDropout3d, [5]),
+    nn.AlphaDropout: dropout(DistributedAlphaDropout),
+    nn.FeatureAlphaDropout: dropout(DistributedFeatureAlphaDropout),
+    nn.PReLU: twin(DistributedPReLU, whole=[1]),
+}
+
+
+def layer_rule(module: nn.Module) -> Rule:
+    """The rule for a module.
+
+    Raises:
+        Refused: there is none, or it has been given hooks.
+    """
+    rule = LAYERS.get(type(module))
+    if rule is None:
+        raise Refused("there is no partitioned form of it")
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        raise Refused("it has hooks, which its partitioned form would not have")
+    return rule

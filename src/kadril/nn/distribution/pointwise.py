@@ -1,0 +1,132 @@
+"""Rules for calls that treat positions alike: element by element, concatenation, products.
+
+Where operands are split differently, as much as any of them is split: the others are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from kadril.nn.distribution.call import Call, Decision, Refused, Running
+from kadril.nn.distribution.layout import Layout, Lines
+from kadril.nn.distribution.replicas import Cutter
+
+__all__ = ["as_it_is", "cat", "common_layout", "matmul", "pointwise", "runner", "stack"]
+
+
+def runner(node: fx.Node) -> Running:
+    """The function or method of a node itself."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return lambda first, *rest, **named: getattr(first, target)(*rest, **named)
+    function: Running = target
+    return function
+
+
+def as_it_is(call: Call, wants: dict[fx.Node, Layout], gives: Any) -> Decision:
+    """The call itself, on blocks."""
+    return Decision(wants, gives, lambda lines: runner(call.node))
+
+
+def common_layout(sizes: Sequence[int], operands: Sequence[tuple[Sequence[int], Layout]]) -> Layout:
+    """The layout of a result that operands are broadcast to.
+
+    Args:
+        sizes: of the result.
+        operands: sizes and layout of each; dims are matched from the right.
+    """
+    chosen: list[int | None] = [None] * len(sizes)
+    # Those that are split the most come first, so that they need not be moved.
+    ranked = sorted(operands, key=lambda each: -sum(axis is not None for axis in each[1]))
+    for own, layout in ranked:
+        shift = len(sizes) - len(own)
+        for dim, axis in enumerate(layout):
+            is_free = chosen[shift + dim] is None and axis not in chosen
+            if axis is not None and is_free and own[dim] == sizes[shift + dim]:
+                chosen[shift + dim] = axis
+    return tuple(chosen)
+
+
+def share_of(layout: Layout, sizes: Sequence[int], own: Sequence[int]) -> Layout:
+    """The part of a common layout that belongs to an operand; what is broadcast is whole."""
+    shift = len(sizes) - len(own)
+    return tuple(
+        layout[shift + dim] if size == sizes[shift + dim] else None for dim, size in enumerate(own)
+    )
+
+
+def pointwise(call: Call) -> Decision:
+    """Element by element, with broadcasting as of NumPy."""
+    if not isinstance(call.result, torch.Tensor):
+        raise Refused("it gives something else than one tensor")
+    sizes = tuple(call.result.shape)
+    operands = [(call.shape(each), call.layout(each)) for each in call.operands]
+    layout = common_layout(sizes, operands)
+    wants = {each: share_of(layout, sizes, call.shape(each)) for each in call.operands}
+    if is_in_place(call.node) and wants[call.operands[0]] != call.layout(call.operands[0]):
+        raise Refused("it changes a tensor in place that has to be cut; use the form that does not")
+    return as_it_is(call, wants, layout)
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether a call changes its first operand."""
+    return bool(node.kwargs.get("inplace")) or str(node.target).endswith("_")
+
+
+def cat(call: Call) -> Decision:
+    """One after the other along a dim.
+
+    Along a dim that is split, operands are gathered, and the result is cut again.
+    """
+    sizes = tuple(call.result.shape)
+    dim = call.argument(1, "dim", call.argument(1, "axis", 0)) % len(sizes)
+    if any(len(call.shape(each)) != len(sizes) for each in call.operands):
+        raise Refused("it concatenates an empty tensor of another number of dims")
+    # The others' sizes along the dim do not matter: there, they are all taken whole.
+    operands = [((*sizes,), call.layout(each)) for each in call.operands]
+    layout = common_layout(sizes, operands)
+    whole = tuple(None if each == dim else axis for each, axis in enumerate(layout))
+    if layout[dim] is None:
+        return as_it_is(call, dict.fromkeys(call.operands, whole), whole)
+    only = tuple(axis if each == dim else None for each, axis in enumerate(layout))
+    return Decision(
+        dict.fromkeys(call.operands, whole), layout, partial(make_cut_cat, only, call.name)
+    )
+
+
+def make_cut_cat(only: Layout, what: str, lines: Lines) -> Running:
+    """Concatenate replicas, then cut."""
+    cutter = Cutter(lines.partition(only), f"cut after {what}")
+
+    def run(tensors: list[torch.Tensor], dim: int = 0, **named: int) -> torch.Tensor:
+        return cutter(torch.cat(tensors, named.get("axis", dim)))
+
+    return run
+
+
+def stack(call: Call) -> Decision:
+    """One beside the other along a new dim."""
+    dim = call.argument(1, "dim", 0) % call.result.dim()
+    sizes = tuple(size for each, size in enumerate(call.result.shape) if each != dim)
+    layout = common_layout(sizes, [(sizes, call.layout(each)) for each in call.operands])
+    gives = (*layout[:dim], None, *layout[dim:])
+    return as_it_is(call, dict.fromkeys(call.operands, layout), gives)
+
+
+def matmul(call: Call) -> Decision:
+    """Products of matrices, which are whole; the dims before them may be split."""
+    operands = call.operands
+    if any(len(call.shape(each)) < 2 for each in operands):
+        raise Refused("a product with a vector; give it two dims")
+    sizes = tuple(call.result.shape)[:-2]
+    shares = [(call.shape(each)[:-2], call.layout(each)[:-2]) for each in operands]
+    layout = common_layout(sizes, shares)
+    wants = {
+        each: (*share_of(layout, sizes, call.shape(each)[:-2]), None, None) for each in operands
+    }
+    return as_it_is(call, wants, (*layout, None, None))

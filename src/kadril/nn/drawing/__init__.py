@@ -1,0 +1,1 @@
+"""`draw`: who owns which block, and what goes where."""

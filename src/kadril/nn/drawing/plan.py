@@ -1,0 +1,202 @@
+"""What is drawn: who owns which block, and who sends what to whom, from the plans of the layers.
+
+A plan is one worker's view (`ops/moves.py`). To see all of them, the mover of a layer is asked for
+its plan once for each worker, with a partition that looks as it looks from there. Nothing is sent,
+and no other rank is needed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from kadril.nn.box_layer import BoxLayer
+from kadril.nn.conv.feature import FeatureConv
+from kadril.nn.conv.transpose import DistributedConvTranspose
+from kadril.ops import HaloExchanger, Repartitioner
+from kadril.ops.moves import Moves
+from kadril.ops.structure import PlanCache, Structure
+from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
+from kadril.partition.pairing import index_of, text
+
+__all__ = ["Picture", "WorkerView", "look_at"]
+
+
+class WorkerView(NamedTuple):
+    """What one worker does.
+
+    Attributes:
+        rank: of the world.
+        block: what it owns, for each dim; None where it owns nothing.
+        result: what it gets, for each dim; None where it gets nothing.
+        messages: elements that it sends, by the world rank that gets them.
+    """
+
+    rank: int
+    block: list[Interval] | None
+    result: list[Interval] | None
+    messages: dict[int, int]
+
+    def halo(self, dim: int) -> tuple[int, int] | None:
+        """Elements that it gets before and after its block; negative where it needs less."""
+        if self.block is None or self.result is None:
+            return None
+        have, want = self.block[dim], self.result[dim]
+        return have.start - want.start, want.stop - have.stop
+
+
+class Picture(NamedTuple):
+    """What a layer does with a tensor.
+
+    Attributes:
+        what: the layer.
+        shape: of the global tensor.
+        before: shape of the partition that it lies on.
+        after: shape of the partition of the result.
+        views: of all workers.
+        is_halo: whether results lie around the blocks, and not elsewhere.
+    """
+
+    what: str
+    shape: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    views: list[WorkerView]
+    is_halo: bool
+
+
+def look_at(layer: object, shape: Sequence[int]) -> Picture:
+    """What a layer does with a tensor of some global shape, whose blocks are balanced.
+
+    Raises:
+        TypeError: a layer that moves no blocks of its input, or not by one exchange.
+        ValueError: the tensor does not fit to the layer.
+    """
+    mover = mover_of(layer)
+    if mover is None:
+        raise TypeError(
+            "draw knows layers that exchange halos (convolutions with P_x alone, pools, upsampling,"
+            f" HaloExchange) and Repartition, not {type(layer).__name__}"
+        )
+    P_x: Partition = mover.P_x
+    structure = balanced_structure(P_x, shape)
+    what = str(getattr(layer, "what", type(layer).__name__))
+    if isinstance(mover, Repartitioner):
+        return look_at_repartition(mover, structure, what, tuple(shape))
+    views = []
+    for rank in range(P_x.size):
+        exchanger = exchanger_seen_from(mover, P_x, rank, structure)
+        views.append(view_of(exchanger._plan(structure), exchanger, structure, rank))
+    return Picture(what, tuple(shape), P_x.shape, P_x.shape, views, True)
+
+
+def mover_of(layer: object) -> Any:
+    """What moves the blocks of a layer."""
+    if isinstance(layer, (HaloExchanger, Repartitioner, BoxLayer)):
+        return layer
+    if isinstance(layer, FeatureConv):
+        return layer.input.exchanger
+    if isinstance(layer, DistributedConvTranspose):
+        return layer.input_for([0] * layer.num_spatial).exchanger
+    mover = getattr(layer, "_move", None)
+    return mover if isinstance(mover, (HaloExchanger, Repartitioner)) else None
+
+
+def seen_from(P: Partition, place: int | None) -> Partition:
+    """A partition as it looks from one of its workers, or from outside."""
+    seen = Partition(P.root, None, P.ranks, P.shape)
+    if place is not None:
+        seen.rank, seen.index = place, index_of(place, P.shape)
+    return seen
+
+
+def exchanger_seen_from(
+    mover: Any, P_x: Partition, rank: int, structure: Structure
+) -> HaloExchanger:
+    """The halo exchange of a layer, as one worker has it."""
+    seen = copy.copy(mover)
+    seen.P_x = seen_from(P_x, rank)
+    seen._plans = PlanCache()
+    if isinstance(seen, BoxLayer):
+        return seen.plan(structure).exchanger
+    exchanger: HaloExchanger = seen
+    return exchanger
+
+
+def view_of(moves: Moves, exchanger: HaloExchanger, structure: Structure, rank: int) -> WorkerView:
+    """One worker of a halo exchange."""
+    P_x = exchanger.P_x
+    index = index_of(rank, P_x.shape)
+    block = [each[place] for each, place in zip(structure.blocks(""), index, strict=True)]
+    needed = exchanger._needed(structure)
+    result = [each[place] for each, place in zip(needed, index, strict=True)]
+    messages = {P_x.ranks[peer]: num_elements(boxes) for peer, boxes in moves.sends}
+    return WorkerView(P_x.ranks[rank], block, result, messages)
+
+
+def look_at_repartition(
+    mover: Repartitioner, structure: Structure, what: str, shape: tuple[int, ...]
+) -> Picture:
+    """All workers of a repartition."""
+    views = []
+    have = structure.blocks(what)
+    sizes = mover.sizes or [None] * len(shape)
+    want = [
+        balanced_intervals(size, length) if given is None else intervals_of(given)
+        for size, length, given in zip(shape, mover.P_y.shape, sizes, strict=True)
+    ]
+    ranks = mover.union.ranks
+    for rank in ranks:
+        seen = copy.copy(mover)
+        seen.P_x = seen_from(mover.P_x, place_in(mover.P_x, rank))
+        seen.P_y = seen_from(mover.P_y, place_in(mover.P_y, rank))
+        moves = seen._plan(structure)
+        views.append(
+            WorkerView(
+                rank,
+                box_at(have, seen.P_x.index),
+                box_at(want, seen.P_y.index),
+                {ranks[peer]: num_elements(boxes) for peer, boxes in moves.sends},
+            )
+        )
+    return Picture(what, shape, mover.P_x.shape, mover.P_y.shape, views, False)
+
+
+def place_in(P: Partition, rank: int) -> int | None:
+    """The worker that a rank of the world is."""
+    return P.ranks.index(rank) if rank in P.ranks else None
+
+
+def box_at(
+    blocks: Sequence[Sequence[Interval]], index: tuple[int, ...] | None
+) -> list[Interval] | None:
+    """The box at a position."""
+    if index is None:
+        return None
+    return [each[place] for each, place in zip(blocks, index, strict=True)]
+
+
+def num_elements(boxes: Sequence[Sequence[slice]]) -> int:
+    """Elements of all boxes of a message."""
+    return sum(torch.Size([each.stop - each.start for each in box]).numel() for box in boxes)
+
+
+def balanced_structure(P_x: Partition, shape: Sequence[int]) -> Structure:
+    """The structure of a tensor whose blocks are balanced.
+
+    Raises:
+        ValueError: the partition has not one axis for each dim.
+    """
+    if len(shape) != P_x.dim:
+        raise ValueError(
+            f"a tensor of {len(shape)} dims cannot lie on a partition of shape {text(P_x.shape)}"
+        )
+    blocks = [balanced_intervals(size, n) for size, n in zip(shape, P_x.shape, strict=True)]
+    shapes = tuple(
+        tuple(each[place].size for each, place in zip(blocks, index, strict=True))
+        for index in P_x.indices()
+    )
+    return Structure(P_x.shape, shapes, torch.float32, False)

@@ -1,0 +1,1 @@
+"""Dropout that does not depend on the partition."""

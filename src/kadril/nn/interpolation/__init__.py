@@ -1,0 +1,1 @@
+"""Interpolation of tensors whose dims are split."""

@@ -1,0 +1,1 @@
+"""Norms of tensors whose dims are split."""

@@ -1,0 +1,308 @@
+"""Batch normalization of a tensor whose batch, channels and space are cut among workers.
+
+    P_x = 2 x 1 x 2           w 0..3   w 4..7        statistics of a channel c are over all n
+                      n 0..2  rank 0 | rank 1        and all of space, that is, over all workers
+                      n 3..5  rank 2 | rank 3        that have c
+
+    y[n, c, s] = weight[c] (x[n, c, s] - mean[c]) / sqrt(var[c] + eps) + bias[c]
+
+The equations of both directions, and how far they are off, are in `norm/standardize.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from kadril.nn.norm.standardize import Rows, Statistics, standardize, statistics_of
+from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.partition import Interval, Partition
+from kadril.partition.pairing import text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "DistributedBatchNorm",
+    "DistributedBatchNorm1d",
+    "DistributedBatchNorm2d",
+    "DistributedBatchNorm3d",
+]
+
+
+class Plan(NamedTuple):
+    """What follows from the structure of the input.
+
+    Attributes:
+        channels: that this worker has.
+        num_channels: at each position along the channel axis.
+        rows: which rows share statistics; None where all of theirs are here.
+    """
+
+    channels: Interval
+    num_channels: list[int]
+    rows: Rows | None
+
+
+class DistributedBatchNorm(_BatchNorm):
+    """`torch.nn.BatchNorm*d` over all workers of a partition, for inputs of two or more dims.
+
+    Parameters and running statistics are the sequential layer's, whole, on every worker, and stay
+    equal; so is the `state_dict`. Running statistics follow the unbiased variance, as torch's do.
+
+    | | shape on each worker |
+    |---|---|
+    | x, y | block of (N, C, ...) on `P_x`; blocks may be of any size, 0 included |
+    | weight, bias, running_mean, running_var | (C,) |
+
+    Args:
+        P_x: one axis for each dim of the input: batch, channels, space. Any may be cut.
+        num_features: channels C.
+        eps: added to the variance.
+        momentum: weight of a batch in the running statistics; None for their plain mean.
+        affine: whether there are weight and bias.
+        track_running_stats: whether there are running statistics.
+        device: of parameters and statistics.
+        dtype: of parameters and statistics.
+        what: name of the layer in errors.
+
+    Raises (when called, on all workers):
+        ValueError: the input has not `num_features` channels, or as many dims as `P_x` has axes or
+            the layer is for; or, in training, one value per channel on all workers together.
+        MismatchError: the blocks do not fit together.
+        TypeError: the input is not of a floating-point dtype.
+    """
+
+    allowed_dims: ClassVar[tuple[int, ...] | None] = None
+
+    def __init__(
+        self,
+        P_x: Partition,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        what: str | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.P_x = P_x
+        self.what = what or f"{type(self).__name__}({num_features})"
+        self._plans = PlanCache()
+        if self.allowed_dims is not None and P_x.dim not in self.allowed_dims:
+            raise ValueError(
+                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs"
+                f" {' or '.join(str(num) for num in self.allowed_dims)} axes"
+            )
+        if P_x.dim < 2:
+            raise ValueError(
+                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs axes for batch and"
+                " channels at least"
+            )
+
+    @classmethod
+    def of(cls, layer: _BatchNorm, P_x: Partition, *, what: str | None = None) -> Self:
+        """The partitioned twin of a layer, with its parameters and buffers themselves.
+
+        Args:
+            layer: a `torch.nn.BatchNorm*d`.
+            P_x: where inputs lie.
+            what: name of the layer in errors.
+        """
+        twin = cls(
+            P_x,
+            layer.num_features,
+            layer.eps,
+            layer.momentum,
+            layer.affine,
+            layer.track_running_stats,
+            device="meta",
+            what=what,
+        )
+        twin.weight, twin.bias = layer.weight, layer.bias
+        twin.running_mean, twin.running_var = layer.running_mean, layer.running_var
+        twin.num_batches_tracked = layer.num_batches_tracked
+        return twin.train(layer.training)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
+        """Normalize; collective over the partition. See the class."""
+        if not self.P_x.active:
+            refuse_data(input, self.what)
+            return input.clone()
+        structure = agree(self.P_x, input, self.what)
+        plan = self._plans.get(structure, lambda: self._plan(structure))
+        weight, bias = self._affine_here(plan.channels)
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            here = slice(*plan.channels)
+            mean, var = self.running_mean[here], self.running_var[here]
+            if not input.numel():
+                return empty_result(input, weight, bias)
+            return functional.batch_norm(input, mean, var, weight, bias, False, 0.0, self.eps)
+        self._refuse_single_values(structure)
+        factor = self._follow_batches()
+        if plan.rows is None:
+            return self._locally(input, plan, weight, bias, factor)
+        matrix = self._to_rows(input)
+        statistics = statistics_of(matrix, plan.rows, self.what)
+        self._follow(statistics, plan, factor)
+        repeat = matrix.shape[0] // max(1, plan.channels.size)
+        y = standardize(
+            matrix,
+            None if weight is None else weight.repeat(repeat),
+            None if bias is None else bias.repeat(repeat),
+            statistics,
+            plan.rows,
+            eps=self.eps,
+            requires_grad=structure.requires_grad,
+            what=self.what,
+        )
+        return y.t().contiguous() if input.dim() == 2 else y.view(input.shape)
+
+    def extra_repr(self) -> str:
+        """The settings, as torch shows them, and where the layer is."""
+        return f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"  # type: ignore[no-untyped-call]
+
+    # ---- details --------------------------------------------------------------------------------
+
+    def _plan(self, structure: Structure) -> Plan:
+        blocks = structure.blocks(self.what)
+        if not structure.dtype.is_floating_point:
+            raise TypeError(f"{self.what}: cannot normalize a tensor of {structure.dtype}")
+        if blocks[1][-1].stop != self.num_features:
+            raise ValueError(
+                f"{self.what}: the input has {blocks[1][-1].stop} channels in dim 1, along axis 1"
+                f" of {text(self.P_x.shape)}; the layer has {self.num_features}"
+            )
+        channels = interval_here(self.P_x, blocks, 1)
+        num_channels = [block.size for block in blocks[1]]
+        others = [axis for axis in range(self.P_x.dim) if axis != 1]
+        group = self.P_x.axis_group(others)
+        if group.transport.size == 1 and channels.size:
+            return Plan(channels, num_channels, None)
+        sizes = [
+            shape
+            for rank, shape in enumerate(structure.shapes)
+            if self.P_x.ranks[rank] in group.ranks
+        ]
+        counts = torch.tensor(
+            [torch.Size(shape).numel() // max(1, channels.size) for shape in sizes],
+            dtype=torch.float64,
+        )
+        is_matrix = self.P_x.dim == 2
+        repeat = 1 if is_matrix else interval_here(self.P_x, blocks, 0).size
+        owner = torch.arange(channels.size).repeat(repeat)
+        return Plan(
+            channels, num_channels, Rows(group, owner, counts[:, None].expand(-1, channels.size))
+        )
+
+    def _to_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (n, c); or (c) where there is no space, as rows of one number would be slow."""
+        if x.dim() == 2:
+            return x.t().contiguous()
+        rows = x.shape[0] * x.shape[1]
+        return x.reshape(rows, x[0, 0].numel() if rows else 0)
+
+    def _affine_here(self, channels: Interval) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        weight, bias = spread_together(
+            [self.weight, self.bias], self.P_x.group, what=f"{self.what} parameters"
+        )
+        here = slice(*channels)
+        return None if weight is None else weight[here], None if bias is None else bias[here]
+
+    def _refuse_single_values(self, structure: Structure) -> None:
+        num_values = sum(torch.Size(shape).numel() for shape in structure.shapes)
+        if num_values == self.num_features:
+            raise ValueError(
+                f"{self.what}: training needs more than one value per channel on all workers"
+                f" together; rank 0 of {text(self.P_x.shape)} has a block of shape"
+                f" {structure.shapes[0]}"
+            )
+
+    def _follow_batches(self) -> float:
+        """Count a batch; the weight that its statistics have."""
+        if not (self.training and self.track_running_stats):
+            return 0.0
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
+
+    def _locally(
+        self,
+        x: torch.Tensor,
+        plan: Plan,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        factor: float,
+    ) -> torch.Tensor:
+        """torch's own, for channels that are whole here."""
+        follows = self.training and self.track_running_stats
+        mean = var = None
+        if follows and self.running_mean is not None and self.running_var is not None:
+            here = slice(*plan.channels)
+            mean, var = self.running_mean[here], self.running_var[here]
+        y = functional.batch_norm(x, mean, var, weight, bias, True, factor, self.eps)
+        if mean is not None and var is not None:
+            self._gather_channels(plan)
+        return y
+
+    def _follow(self, statistics: Statistics, plan: Plan, factor: float) -> None:
+        """Let the running statistics follow those of a batch."""
+        follows = self.training and self.track_running_stats
+        if not follows or self.running_mean is None or self.running_var is None:
+            return
+        here = slice(*plan.channels)
+        unbiased = statistics.var * (statistics.num_values / (statistics.num_values - 1))
+        with torch.no_grad():
+            for running, value in (
+                (self.running_mean[here], statistics.mean),
+                (self.running_var[here], unbiased),
+            ):
+                running.copy_((1 - factor) * running.double() + factor * value)
+        self._gather_channels(plan)
+
+    def _gather_channels(self, plan: Plan) -> None:
+        """Give the running statistics of each worker's channels to the workers that have others."""
+        if len(plan.num_channels) == 1 or self.running_mean is None or self.running_var is None:
+            return
+        transport = self.P_x.axis_group([1]).transport
+        here = slice(*plan.channels)
+        for running in (self.running_mean, self.running_var):
+            mine = running[here].clone()
+            transport.allgatherv(mine, running, plan.num_channels, name=f"{self.what} statistics")
+
+
+def empty_result(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """The result for an empty block, which torch refuses; it takes this worker to backward."""
+    for each in (weight, bias):
+        if each is not None:
+            x = x * each.view(1, -1, *[1] * (x.dim() - 2))
+    return x.clone()
+
+
+class DistributedBatchNorm1d(DistributedBatchNorm):
+    """`DistributedBatchNorm` for inputs of shape (N, C) or (N, C, L)."""
+
+    allowed_dims = (2, 3)
+
+
+class DistributedBatchNorm2d(DistributedBatchNorm):
+    """`DistributedBatchNorm` for inputs of shape (N, C, H, W)."""
+
+    allowed_dims = (4,)
+
+
+class DistributedBatchNorm3d(DistributedBatchNorm):
+    """`DistributedBatchNorm` for inputs of shape (N, C, D, H, W)."""
+
+    allowed_dims = (5,)

@@ -1,0 +1,1 @@
+"""Pools of tensors whose dims are split."""

@@ -1,0 +1,159 @@
+"""Adaptive average pooling of a tensor whose dims are split.
+
+    y_o = 1/n_o sum of x_i  for i in bin o           x*_i = sum of y*_o / n_o  for bins o with i
+
+Where workers share an output (`pool/adaptive_layer.py`), each adds up its part of the bin, and the
+parts are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril import ops
+from kadril.nn.box_layer import BoxPlan, refuse_data
+from kadril.nn.pool.adaptive_bins import LocalBins
+from kadril.nn.pool.adaptive_layer import AdaptivePoolLayer, OutputSize
+from kadril.partition import Group, Partition
+
+__all__ = [
+    "AdaptiveAvgPool",
+    "DistributedAdaptiveAvgPool1d",
+    "DistributedAdaptiveAvgPool2d",
+    "DistributedAdaptiveAvgPool3d",
+]
+
+
+class Averages(NamedTuple):
+    """What one worker averages.
+
+    Attributes:
+        bins: for each spatial dim.
+        divisors: for each spatial dim, the inputs in each bin of the global tensor; one number for
+            all dims where there is one output.
+        group: who share the outputs; None where nobody does.
+    """
+
+    bins: list[LocalBins]
+    divisors: list[list[int]]
+    group: Group | None
+
+
+class AdaptiveAvgPool(AdaptivePoolLayer):
+    """Base of `DistributedAdaptiveAvgPool1d`, `2d` and `3d`: torch's layers, on a partition.
+
+    | tensor | shape on each worker |
+    |---|---|
+    | x | a block of N x C x spatial, of any size; without N where `P_x` has no axis for it |
+    | y | the balanced block of N x C x output size; whole along dims of output size 1 |
+
+    Where an axis splits a dim whose output size is 1, the result is replicated along that axis,
+    with the adjoint of a replicated tensor: see `pool/adaptive_layer.py`.
+
+    Args:
+        P_x: an axis for batch, channels and each spatial dim.
+        output_size: of the spatial dims, one or for each; None for the size of the input.
+        what: the name of the layer in errors.
+
+    Raises:
+        ValueError: sizes that make no sense, or a partition without such axes.
+    """
+
+    def __init__(self, P_x: Partition, output_size: OutputSize, *, what: str | None = None) -> None:
+        super().__init__(P_x, output_size, what=what)
+
+    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> Averages:
+        """What this worker averages; collective over the partition where workers share outputs."""
+        first = self.first_spatial
+        reaches = self.reaches(plan.sizes, dtype)
+        divisors = [
+            [reach.bin(output, size).size for output in range(result.start, result.stop)]
+            for reach, size, result in zip(
+                reaches, plan.sizes[first:], plan.result[first:], strict=True
+            )
+        ]
+        if all(size == 1 for size in plan.output_sizes[first:]):
+            # One mean: torch divides by the number of inputs; otherwise dim by dim.
+            divisors = [[math.prod(along[0] for along in divisors)]]
+        axes = self.shared_axes(plan)
+        group = self.P_x.axis_group(axes) if axes else None
+        return Averages(self.local_bins(plan), divisors, group)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pool; collective over the partition.
+
+        Args:
+            x: this worker's block; a zero-volume tensor on other ranks.
+
+        Returns:
+            Its block of the output; a copy of `x` on other ranks.
+
+        Raises:
+            ValueError: the input does not fit to the partition, or an output dim of a size other
+                than 1 has fewer elements than there are workers along its axis; on every worker,
+                before any of it is moved.
+            MismatchError: the blocks do not make up a tensor; likewise.
+        """
+        if not self.P_x.active:
+            refuse_data(x, self.what)
+            return x.clone()
+        box, plan = self._gather(x)
+        averages: Averages = plan.derived
+        dtype = box.dtype
+        # In the type that torch adds and divides in, so that it is rounded once.
+        y = box.float() if dtype in (torch.float16, torch.bfloat16) else box
+        for dim, bins in reversed(list(enumerate(averages.bins, self.first_spatial))):
+            y = bin_sums(y, dim, bins)
+        if averages.group is not None:
+            y = ops.total(y, averages.group, what=self.what)
+        y = divided(y, averages.divisors).to(dtype)
+        return y.clone() if y is x else y
+
+
+def bin_sums(x: torch.Tensor, dim: int, bins: LocalBins) -> torch.Tensor:
+    """The sum over each bin along a dim."""
+    if bins.width == 1 and bins.indices is None:
+        return x
+    parts = bins.apart(x, dim)
+    is_filled = bins.is_filled()
+    if is_filled is not None:
+        shape = [*is_filled.shape, *[1] * (x.dim() - dim - 1)]
+        # Not a product with 0: what is in the next bin may be infinite.
+        parts = torch.where(is_filled.view(shape).to(x.device), parts, parts.new_zeros(()))
+    return parts.sum(dim + 1)
+
+
+def divided(y: torch.Tensor, divisors: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Sums, divided along one dim after the other, the first one first."""
+    for place, along in enumerate(divisors):
+        if len(set(along)) == 1:
+            y = y if along[0] == 1 else y / along[0]
+        else:
+            shape = [-1, *[1] * (len(divisors) - 1 - place)]
+            y = y / torch.tensor(along, dtype=y.dtype, device=y.device).view(shape)
+    return y
+
+
+class DistributedAdaptiveAvgPool1d(AdaptiveAvgPool):
+    """`torch.nn.AdaptiveAvgPool1d` on a partition; see `AdaptiveAvgPool`."""
+
+    num_spatial = 1
+    torch_class = torch.nn.AdaptiveAvgPool1d
+
+
+class DistributedAdaptiveAvgPool2d(AdaptiveAvgPool):
+    """`torch.nn.AdaptiveAvgPool2d` on a partition; see `AdaptiveAvgPool`."""
+
+    num_spatial = 2
+    torch_class = torch.nn.AdaptiveAvgPool2d
+
+
+class DistributedAdaptiveAvgPool3d(AdaptiveAvgPool):
+    """`torch.nn.AdaptiveAvgPool3d` on a partition; see `AdaptiveAvgPool`."""
+
+    num_spatial = 3
+    torch_class = torch.nn.AdaptiveAvgPool3d

@@ -1,0 +1,128 @@
+"""State of a layer whose weight is split: saved and loaded as that of the ordinary layer.
+
+    P_w = 2 x 2            weight (out x in x kernel)      state_dict, on every rank
+
+    +-------+-------+
+    | 0, 0  | 0, 1  |      one block each          -->     the whole weight, the whole bias
+    +-------+-------+                              <--
+    | 1, 0  | 1, 1  |      bias: the first column
+    +-------+-------+
+
+So what was saved on one partition can be loaded on any other, or without one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril.partition import Interval, Partition
+
+__all__ = ["SplitWeight"]
+
+
+class SplitWeight(NamedTuple):
+    """Who holds which block of the parameters.
+
+    Attributes:
+        P_w: batch x out x in x spatial...; copies along the batch and the spatial axes.
+        rows: output channels at each position along the output axis.
+        columns: input channels of a group at each position along the input axis.
+        shape: of the whole weight.
+        has_bias: whether there is a bias; it is with the first position along the input axis.
+    """
+
+    P_w: Partition
+    rows: list[Interval]
+    columns: list[Interval]
+    shape: tuple[int, ...]
+    has_bias: bool
+
+    def place(self) -> tuple[int, int] | None:
+        """Position of this rank along the output and the input axis."""
+        return None if self.P_w.index is None else (self.P_w.index[1], self.P_w.index[2])
+
+    def full_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a whole parameter."""
+        return self.shape if name == "weight" else self.shape[:1]
+
+    def block(self, name: str, whole: torch.Tensor) -> torch.Tensor | None:
+        """This rank's block of a parameter, as a view; None where it has none."""
+        place = self.place()
+        if place is None or (name == "bias" and place[1] != 0):
+            return None
+        return whole[self._slices(name, *place)]
+
+    def _slices(self, name: str, row: int, column: int) -> tuple[slice, ...]:
+        rows, columns = self.rows[row], self.columns[column]
+        slices = (slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+        return slices if name == "weight" else slices[:1]
+
+    def collect(self, name: str, mine: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+        """A whole parameter, on every rank; collective over the world.
+
+        Args:
+            name: "weight" or "bias".
+            mine: this rank's block of it.
+            like: has its dtype and device.
+        """
+        whole = like.new_empty(self.full_shape(name))
+        if self.P_w.active:
+            self._gather(name, like.new_empty(0) if mine is None else mine.detach(), whole)
+        root = self.P_w.root
+        if len(root.ranks) > self.P_w.size:
+            first = root.ranks.index(self.P_w.ranks[0])
+            root.transport.broadcast(whole, first, name=f"{name} of a split layer")
+        return whole
+
+    def _gather(self, name: str, mine: torch.Tensor, whole: torch.Tensor) -> None:
+        places = list(itertools.product(range(len(self.rows)), range(len(self.columns))))
+        holders = [place for place in places if name == "weight" or place[1] == 0]
+        slices = [self._slices(name, *place) for place in holders]
+        sizes = {place: whole[each].numel() for place, each in zip(holders, slices, strict=True)}
+        counts = [sizes.get(place, 0) for place in places]
+        flat = whole.new_empty(sum(counts))
+        transport = self.P_w.axis_group([1, 2]).transport
+        transport.allgatherv(
+            mine.contiguous().view(-1), flat, counts, name=f"{name} of a split layer"
+        )
+        parts = torch.split(flat, list(sizes.values()))
+        for part, each in zip(parts, slices, strict=True):
+            whole[each] = part.view(whole[each].shape)
+
+    def slice_state(
+        self,
+        state: dict[str, torch.Tensor],
+        prefix: str,
+        strict: bool,
+        missing: list[str],
+        errors: list[str],
+    ) -> None:
+        """Replace whole parameters in a state by the blocks of this rank.
+
+        Args:
+            state: what is loaded, in which keys are replaced, or taken out where there is no block.
+            prefix: of the layer.
+            strict: whether a parameter that is not there is an error.
+            missing: gets the names of those.
+            errors: gets what is wrong with others.
+        """
+        names: Sequence[str] = ["weight", "bias"] if self.has_bias else ["weight"]
+        for name in names:
+            key = prefix + name
+            whole = state.pop(key, None)
+            if whole is None:
+                if strict:
+                    missing.append(key)
+            elif tuple(whole.shape) != self.full_shape(name):
+                errors.append(
+                    f"size mismatch for {key}: {tuple(whole.shape)} in the state, and"
+                    f" {self.full_shape(name)} in the whole layer"
+                )
+            else:
+                block = self.block(name, whole)
+                if block is not None:
+                    state[key] = block.clone()
