@@ -189,8 +189,8 @@ class DistributedNLLLoss(ClassLoss):
 class DistributedCrossEntropyLoss(ClassLoss):
     """`torch.nn.CrossEntropyLoss` of logits that are cut among workers along any dims.
 
-    As `DistributedNLLLoss` of the log-softmax over all classes (`log_softmax.py`). The target may also
-    have probabilities: a floating-point block as the input's.
+    As `DistributedNLLLoss` of the log-softmax over all classes (`log_softmax.py`). The target may
+    have probabilities too: a floating-point block as the input's.
 
     Args:
         P_x: one axis for each dim of the input: batch, classes, space.
