@@ -9,7 +9,7 @@ import pytest
 import torch
 from cuts_kit import TRANSPORTS, arranged, cut, random_sizes, shapes_of
 
-from kadril.nn import dropout
+from kadril.nn.dropout import layers as dropout
 from kadril.nn.dropout.mask import keep_mask
 from kadril.partition import Interval, Partition, world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks

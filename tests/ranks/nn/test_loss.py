@@ -12,8 +12,9 @@ import pytest
 import torch
 from cuts_kit import TRANSPORTS, Sizes, U, arranged, cut, error, random_sizes, shapes_of
 
-from kadril.nn import loss, loss_class
 from kadril.nn.linear import DistributedLinear
+from kadril.nn.loss import classes as loss_class
+from kadril.nn.loss import elementwise as loss
 from kadril.partition import Partition
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
