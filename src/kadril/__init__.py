@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kadril.config import Config
     from kadril.errors import (
         AlreadyInitializedError,
+        CheckpointError,
         ClosedError,
         ConfigError,
         ForkedError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyInitializedError",
+    "CheckpointError",
     "ClosedError",
     "Config",
     "ConfigError",

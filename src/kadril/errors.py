@@ -16,6 +16,7 @@
     |   `-- ForkedError        used in a child made by fork()
     |-- UnsupportedError       no such operation for this dtype, device or transport
     |-- ConfigError            an option has a value that makes no sense     (also a ValueError)
+    |-- CheckpointError        what is to be loaded does not fit, or is damaged (also a ValueError)
     `-- NoRoomError            not enough memory to share                    (also a MemoryError)
 
 Misuse that one rank can see by itself (a root that does not exist, counts that do not add up) is a
@@ -30,6 +31,7 @@ from collections.abc import Mapping
 
 __all__ = [
     "AlreadyInitializedError",
+    "CheckpointError",
     "ClosedError",
     "ConfigError",
     "ForkedError",
@@ -156,6 +158,20 @@ class UnsupportedError(KadrilError):
 
 class ConfigError(KadrilError, ValueError):
     """An option, from a variable or an argument, has a value that makes no sense."""
+
+
+class CheckpointError(KadrilError, ValueError):
+    """A checkpoint is of another model, incomplete or damaged; nothing was loaded from it.
+
+    Attributes:
+        parameter: name of the first parameter that does not fit, or an empty string.
+        path: of the file, or an empty string.
+    """
+
+    def __init__(self, message: str, *, parameter: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.path = path
 
 
 class NoRoomError(KadrilError, MemoryError):

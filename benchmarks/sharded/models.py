@@ -1,0 +1,74 @@
+"""The two models, and what they are fed with."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+__all__ = ["MODELS", "Task"]
+
+WIDTHS = (784, 2048, 2048, 2048, 10)  # 10 020 874 parameters
+NUM_WORDS, WIDTH, NUM_HEADS, NUM_LAYERS, LENGTH = 1000, 512, 8, 6, 32  # about 20 million
+
+
+class Task:
+    """A model with its data, other data on each rank.
+
+    Attributes:
+        model: the same on all ranks at first.
+    """
+
+    def __init__(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.model = model
+        self._inputs = inputs
+        self._targets = targets
+
+    def loss(self, model: nn.Module) -> torch.Tensor:
+        """Of the model, maybe wrapped, on this rank's batch."""
+        scores = model(self._inputs)
+        return cross_entropy(scores.flatten(0, -2), self._targets.flatten())
+
+
+def make_mlp(rank: int) -> Task:
+    """10 million parameters, batch 32."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for width, following in pairwise(WIDTHS):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    dice = torch.Generator().manual_seed(1 + rank)
+    images = torch.randn(32, WIDTHS[0], generator=dice)
+    return Task(nn.Sequential(*layers[:-1]), images, images[:, : WIDTHS[-1]].argmax(1))
+
+
+class Transformer(nn.Module):
+    """Guesses each word from all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_WORDS, WIDTH)
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(WIDTH, NUM_HEADS, 4 * WIDTH, dropout=0, batch_first=True)
+                for _ in range(NUM_LAYERS)
+            )
+        )
+        self.scores = nn.Linear(WIDTH, NUM_WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From words to scores of words."""
+        y: torch.Tensor = self.scores(self.layers(self.words(x)))
+        return y
+
+
+def make_transformer(rank: int) -> Task:
+    """20 million parameters in six layers, 2 sequences of 32 words."""
+    torch.manual_seed(0)
+    dice = torch.Generator().manual_seed(1 + rank)
+    words = torch.randint(0, NUM_WORDS, (2, LENGTH), generator=dice)
+    return Task(Transformer(), words, words.roll(1, 1))
+
+
+MODELS = {"mlp": make_mlp, "transformer": make_transformer}

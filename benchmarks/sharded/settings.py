@@ -1,0 +1,107 @@
+"""The ways to train with Adam on several ranks.
+
+setting               optimizer state          gradients are added up by
+alone                 whole on each rank       nobody: as if communication cost nothing
+kadril                shared out               POS_Trainer, stage 2
+kadril, stage 1       shared out               POS_Trainer, stage 1
+DDP                   whole on each rank       DistributedDataParallel on gloo, with bucket views
+DDP + ZeRO            shared out               the same, and torch's ZeroRedundancyOptimizer
+DDP + ZeRO, views     shared out               with parameters_as_bucket_view
+FSDP2                 shared out               fully_shard on gloo, each layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from models import Task
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from kadril.sharded import POS_Trainer
+
+__all__ = ["SETTINGS", "make_step"]
+
+LEARNING_RATE = 1e-4
+
+
+def alone(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """No communication."""
+    return stepping(task, task.model, torch.optim.Adam(task.model.parameters(), **options))
+
+
+def kadril(task: Task, options: dict[str, Any], stage: int = 2) -> Callable[[], None]:
+    """POS_Trainer."""
+    trainer = POS_Trainer(task.model, torch.optim.Adam, options, stage=stage)
+    return stepping(task, task.model, trainer)
+
+
+def kadril_one(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """POS_Trainer that keeps gradients."""
+    return kadril(task, options, stage=1)
+
+
+def ddp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """DDP with a whole Adam."""
+    model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
+    return stepping(task, model, torch.optim.Adam(model.parameters(), **options))
+
+
+def zero(task: Task, options: dict[str, Any], views: bool = False) -> Callable[[], None]:
+    """DDP with torch's ZeroRedundancyOptimizer."""
+    model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.Adam, parameters_as_bucket_view=views, **options
+    )
+    return stepping(task, model, optimizer)
+
+
+def zero_views(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """The same, with its parameters in buckets."""
+    return zero(task, options, views=True)
+
+
+def fsdp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """FSDP2."""
+    mesh = init_device_mesh("cpu", (2,))
+    layers = getattr(task.model, "layers", task.model)
+    for layer in layers:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(task.model, mesh=mesh)
+    return stepping(task, task.model, torch.optim.Adam(task.model.parameters(), **options))
+
+
+def stepping(task: Task, model: nn.Module, optimizer: Any) -> Callable[[], None]:
+    """Forward, backward, update, zero_grad."""
+
+    def step() -> None:
+        task.loss(model).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+SETTINGS: dict[str, Callable[[Task, dict[str, Any]], Callable[[], None]]] = {
+    "alone": alone,
+    "kadril": kadril,
+    "kadril, stage 1": kadril_one,
+    "DDP": ddp,
+    "DDP + ZeRO": zero,
+    "DDP + ZeRO, views": zero_views,
+    "FSDP2": fsdp,
+}
+
+
+def make_step(setting: str, task: Task, fused: bool) -> Callable[[], None]:
+    """A training step in a setting."""
+    options: dict[str, Any] = {"lr": LEARNING_RATE}
+    if fused:
+        options["fused"] = True
+    return SETTINGS[setting](task, options)

@@ -1,0 +1,287 @@
+"""A bucket at run time: the memory of its parameters, and this rank's part of their gradients.
+
+    parameters   | p3 ......... | p2 .... | p1 .. |     `.data` of each is a view of it
+                 | part of rank 0 | part of rank 1 |
+                                    ^ pieces: what this rank's optimizer steps, in place
+    gradients                     | part of rank 1 |    one memory, of this rank
+
+Where ranks of a host share the memory of the parameters, who steps a piece has stepped it for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril.errors import StateError, UnsupportedError
+from kadril.sharded.layout import flat_order, shaped
+from kadril.sharded.memory import scratch_bytes
+from kadril.sharded.plan import BucketPlan, Entry, Piece
+from kadril.transport.base import Transport
+
+__all__ = ["Bucket", "OwnPiece", "Scale", "Scratch"]
+
+
+class Scale(NamedTuple):
+    """Factors before and after gradients are added up over the ranks."""
+
+    before: float
+    after: float
+
+
+class OwnPiece:
+    """A piece of this rank, as its optimizer sees it.
+
+    Attributes:
+        piece: of which parameter, and which elements.
+        tensor: the elements themselves; flat where parameters may be cut, otherwise in the shape of
+            the parameter.
+        gradient: their gradient, of the same shape.
+    """
+
+    def __init__(self, piece: Piece, tensor: torch.nn.Parameter) -> None:
+        self.piece = piece
+        self.tensor = tensor
+        self.gradient: torch.Tensor | None = None
+
+
+class Scratch:
+    """Memory to collect the small gradients of a bucket in; one for all buckets.
+
+    A reduction has been read by all ranks when it returns, so the next one may use it again.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._bytes: dict[torch.device, torch.Tensor] = {}
+
+    def get(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """At least so many elements; what was given out before is given out again."""
+        num_bytes = num_elements * dtype.itemsize
+        memory = self._bytes.get(device)
+        if memory is None or memory.numel() < num_bytes:
+            memory = scratch_bytes(self._transport, num_bytes, device)
+            self._bytes[device] = memory
+        return memory[:num_bytes].view(dtype)
+
+
+class Bucket:
+    """Parameters that are reduced at once.
+
+    Attributes:
+        number: place among all buckets.
+        plan: its part of the plan.
+        places: of its parameters among all.
+        members: place, entry and tensor of each parameter.
+        pieces: of this rank.
+        keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
+        num_missing: members that got no gradient since the last reduction.
+        is_filled: of each member, whether the gradient memory holds something of this round.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        plan: BucketPlan,
+        first: int,
+        entries: Sequence[Entry],
+        tensors: Sequence[torch.Tensor],
+        transport: Transport,
+    ) -> None:
+        self.number = number
+        self.plan = plan
+        self.places = [first + place for place in plan.members]
+        self.members = [(place, entries[place], tensors[place]) for place in self.places]
+        self.dtype = self.members[0][1].dtype
+        self.device = self.members[0][1].device
+        self.transport = transport
+        self.begin = sum(plan.counts[: transport.rank])
+        self.count = plan.counts[transport.rank]
+        self.pieces: list[OwnPiece] = []
+        self.keeps_shape = False
+        self.flat = torch.empty(0)
+        self.arrived: set[int] = set()
+        self.num_missing = len(self.members)
+        self.is_filled = [False] * len(self.members)
+        self._gradients: torch.Tensor | None = None
+        self._views: tuple[int, list[torch.Tensor]] = (0, [])
+        self._addresses: list[int] = []
+
+    # ---- parameters -----------------------------------------------------------------------------
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the parameters, rounded up to whole cache lines."""
+        return -(-self.plan.num_elements * self.dtype.itemsize // 64) * 64
+
+    def fill(self, flat: torch.Tensor) -> None:
+        """Copy the parameters into flat memory."""
+        for (_, entry, tensor), begin in zip(self.members, self.plan.begins, strict=True):
+            place = flat[begin : begin + entry.num_elements]
+            shaped(place, entry.shape, entry.dims).copy_(tensor.detach())
+
+    def bind(self, flat: torch.Tensor) -> None:
+        """Make flat memory that of the parameters, and of the pieces there are."""
+        self.flat = flat
+        for (_, entry, tensor), begin in zip(self.members, self.plan.begins, strict=True):
+            tensor.data = shaped(flat[begin : begin + entry.num_elements], entry.shape, entry.dims)
+        self._addresses = [tensor.data_ptr() for _, _, tensor in self.members]
+        for each in self.pieces:
+            each.tensor.data = self.view_of(each.piece)
+
+    def cut(self, pieces: Sequence[Piece], *, keeps_shape: bool) -> None:
+        """Make the pieces of this rank."""
+        self.keeps_shape = keeps_shape
+        for piece in pieces:
+            parameter = torch.nn.Parameter(self.view_of(piece))
+            self.pieces.append(OwnPiece(piece, parameter))
+
+    def view_of(self, piece: Piece, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """The elements of a piece: of the parameter, or in memory of this rank's part."""
+        if memory is None:
+            memory = self.flat[self.begin : self.begin + self.count]
+        flat = memory[piece.offset : piece.offset + piece.end - piece.begin]
+        if not self.keeps_shape:
+            return flat
+        entry = self.entry_of(piece)
+        return shaped(flat, entry.shape, entry.dims)
+
+    def entry_of(self, piece: Piece) -> Entry:
+        """The parameter of a piece."""
+        return self.members[self.places.index(piece.entry)][1]
+
+    def check_bound(self) -> None:
+        """Raise `StateError` where a parameter was given other memory behind our back."""
+        for (_, entry, tensor), address in zip(self.members, self._addresses, strict=True):
+            if tensor.data_ptr() != address:
+                raise StateError(
+                    f"parameter {entry.name!r} does not lie where the trainer steps it any more;"
+                    " something such as model.to(), or an assignment to its .data, moved it. Do"
+                    " that before the trainer is made"
+                )
+
+    def gather(self) -> None:
+        """Give every rank what each has stepped."""
+        own = self.flat[self.begin : self.begin + self.count]
+        self.transport.allgatherv(
+            own, self.flat, self.plan.counts, name=f"parameters.{self.number}"
+        )
+
+    # ---- gradients ------------------------------------------------------------------------------
+
+    @property
+    def gradients(self) -> torch.Tensor:
+        """This rank's part of the gradients; made when first used."""
+        if self._gradients is None:
+            self._gradients = torch.zeros(self.count, dtype=self.dtype, device=self.device)
+            for each in self.pieces:
+                each.gradient = self.view_of(each.piece, self._gradients)
+        return self._gradients
+
+    def take(self, *, gives_back: bool) -> list[torch.Tensor | None]:
+        """What the parameters have as gradients; counts anew.
+
+        Args:
+            gives_back: whether the parameters are to have none from now on.
+        """
+        taken = []
+        for _, entry, tensor in self.members:
+            gradient = tensor.grad
+            if gradient is not None:
+                check_gradient(entry, gradient)
+            taken.append(gradient)
+            if gives_back:
+                tensor.grad = None
+        self.forget_arrivals()
+        return taken
+
+    def reduce(self, taken: list[torch.Tensor | None], scale: Scale, scratch: Scratch) -> None:
+        """Add the gradients of all ranks to what each owns of them; collective.
+
+        Args:
+            taken: from `take`; is emptied, so that memory goes back as soon as it can.
+            scale: of the gradients.
+            scratch: to collect small ones in.
+        """
+        source = self.collect(taken, scratch)
+        is_fresh = not any(self.is_filled)
+        target = self.gradients if is_fresh else torch.empty_like(self.gradients)
+        self.transport.reduce_scatterv(
+            source,
+            target,
+            self.plan.counts,
+            prescale=scale.before,
+            postscale=scale.after,
+            name=f"gradients.{self.number}",
+        )
+        del source
+        if not is_fresh:
+            self.add(target)
+        self.is_filled = [True] * len(self.members)
+
+    def collect(self, taken: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
+        """The gradients of all members, one after the other; in place where there is only one."""
+        if len(self.members) == 1:
+            gradient = taken.pop()
+            if gradient is None:
+                return torch.zeros(self.plan.num_elements, dtype=self.dtype, device=self.device)
+            return flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
+        flat = scratch.get(self.plan.num_elements, self.dtype, self.device)
+        if self._views[0] != flat.data_ptr():
+            self._views = (flat.data_ptr(), self.views_in(flat))
+        targets, sources = [], []
+        for gradient, view in zip(taken, self._views[1], strict=True):
+            if gradient is None:
+                view.zero_()
+            else:
+                targets.append(view)
+                sources.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        taken.clear()
+        return flat
+
+    def views_in(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Where each member lies in memory of the bucket's length, in its shape."""
+        return [
+            shaped(flat[begin : begin + entry.num_elements], entry.shape, entry.dims)
+            for (_, entry, _), begin in zip(self.members, self.plan.begins, strict=True)
+        ]
+
+    def add(self, more: torch.Tensor) -> None:
+        """Add to the gradients of members that have any, and begin those of the others."""
+        if all(self.is_filled):
+            self.gradients.add_(more)
+            return
+        for each in self.pieces:
+            self.add_piece(each, self.view_of(each.piece, more))
+
+    def add_piece(self, own: OwnPiece, more: torch.Tensor) -> None:
+        """As `add`, for one piece."""
+        _ = self.gradients
+        assert own.gradient is not None  # noqa: S101 - made with the memory
+        if self.is_filled[self.places.index(own.piece.entry)]:
+            own.gradient.add_(more)
+        else:
+            own.gradient.copy_(more)
+
+    def forget_arrivals(self) -> None:
+        """Count gradients anew."""
+        self.arrived.clear()
+        self.num_missing = len(self.members)
+
+    def begin_round(self) -> None:
+        """Forget what the gradient memory holds."""
+        self.is_filled = [False] * len(self.members)
+
+
+def check_gradient(entry: Entry, gradient: torch.Tensor) -> None:
+    """Raise `UnsupportedError` for a sparse gradient."""
+    if gradient.layout != torch.strided:
+        raise UnsupportedError(
+            f"parameter {entry.name!r} has a sparse gradient, which cannot be cut into parts. Use"
+            " sparse=False in its embedding, or leave it out and train it with"
+            " kadril.torch.DistributedOptimizer(torch.optim.SparseAdam(...))"
+        )

@@ -1,0 +1,86 @@
+"""A courier: does reductions one after the other while the backward pass goes on.
+
+Over a network a reduction is mostly waiting, for which a thread of its own is just right. On shared
+memory it is work of this core itself, and a second thread would only get in the way of the backward
+pass (measured for kadril.torch: optimizer/overlap.py); there it is done where it falls due.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kadril.transport.base import Transport
+
+__all__ = ["Courier", "wants_courier"]
+
+Task: TypeAlias = Callable[[], None]
+
+
+def wants_courier(transport: Transport) -> bool:
+    """Whether reductions are better done beside the backward pass.
+
+    Not over MPI, which may have been started for one thread only.
+    """
+    return transport.kind == "c10d"
+
+
+class Courier:
+    """Runs tasks in the order in which they came, in one thread, which begins with the first."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._is_started = False
+        self._errors: list[BaseException] = []
+
+    def submit(self, task: Task) -> None:
+        """Have a task done.
+
+        Raises:
+            BaseException: what an earlier one raised; this one is not done then, nor any other.
+        """
+        self._raise_error()
+        if not self._is_started:
+            self._is_started = True
+            arguments = (self._tasks, self._errors)
+            threading.Thread(
+                target=work, args=arguments, name="kadril.sharded", daemon=True
+            ).start()
+            weakref.finalize(self, self._tasks.put, None).atexit = False
+        self._tasks.put(task)
+
+    def wait(self) -> None:
+        """Wait until all tasks are done.
+
+        Raises:
+            BaseException: what one of them raised.
+        """
+        if self._is_started:
+            done = threading.Event()
+            self._tasks.put(done.set)
+            done.wait()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._errors:
+            error = self._errors[0]
+            self._errors.clear()
+            raise error
+
+
+def work(tasks: queue.SimpleQueue[Task | None], errors: list[BaseException]) -> None:
+    """Run tasks until one is None; after an error only those that tell of the end."""
+    while True:
+        task = tasks.get()
+        if task is None:
+            return
+        is_signal = getattr(task, "__func__", None) is threading.Event.set
+        if not errors or is_signal:
+            try:
+                task()
+            except BaseException as error:  # handed to whoever waits
+                errors.append(error)
+        del task  # it holds gradients

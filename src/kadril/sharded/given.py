@@ -1,0 +1,102 @@
+"""Gradients that somebody else has reduced, and that are the same on all ranks, as after DDP."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+
+from kadril.errors import MismatchError
+from kadril.sharded.bucket import Bucket, check_gradient
+from kadril.sharded.layout import flat_order
+from kadril.sharded.meeting import Wish, meet
+from kadril.sharded.shards import Shards
+from kadril.transport.small import allgather_bytes
+
+__all__ = ["GivenGradients"]
+
+
+class GivenGradients:
+    """Takes this rank's part of what the parameters have; see `Gradients`. Nothing is copied.
+
+    In the first round ranks compare what they have, so that nobody trains with gradients that
+    were never reduced.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        self.agreed = 0
+        self._was_compared = False
+
+    def watch(self, buckets: Sequence[Bucket]) -> None:
+        """Compare again, with these."""
+        self._was_compared = False
+
+    def settle(self, wish: Wish, digest: int = 0) -> None:
+        """Agree on what there is; collective."""
+        present = 0
+        for bucket in self.shards.buckets:
+            for place, entry, tensor in bucket.members:
+                if tensor.grad is not None:
+                    check_gradient(entry, tensor.grad)
+                    present |= 1 << place
+        self.agreed = meet(
+            self.shards.transport,
+            wish,
+            num_parameters=len(self.shards.parameters.tensors),
+            present=present,
+            digest=digest,
+        ).present
+        if not self._was_compared and self.agreed:
+            self.compare()
+            self._was_compared = True
+
+    def compare(self) -> None:
+        """Raise `MismatchError` where ranks have different gradients; collective."""
+        parameters = self.shards.parameters
+        sums = b"".join(checksum(tensor.grad) for tensor in parameters.tensors)
+        rows = allgather_bytes(self.shards.transport, sums, "checksums")
+        for place, name in enumerate(parameters.names):
+            part = slice(4 * place, 4 * place + 4)
+            odd = [rank for rank, row in enumerate(rows) if row[part] != rows[0][part]]
+            if odd:
+                ranks = self.shards.transport.world_ranks
+                raise MismatchError(
+                    f"the gradient of parameter {name!r} on rank {ranks[odd[0]]} is not the one on"
+                    f" rank {ranks[0]}: they have not been reduced. Give reduce_gradients=True, or"
+                    " wrap the model in DistributedDataParallel"
+                )
+
+    def hand_over(self) -> None:
+        """Give the pieces of this rank their range of the gradients."""
+        for bucket in self.shards.buckets:
+            for own in bucket.pieces:
+                _, entry, tensor = bucket.members[bucket.places.index(own.piece.entry)]
+                if tensor.grad is None:
+                    own.tensor.grad = None
+                    continue
+                gradient = tensor.grad.detach()
+                if not bucket.keeps_shape:
+                    flat = flat_order(gradient, entry.dims)
+                    gradient = flat[own.piece.begin : own.piece.end]
+                own.tensor.grad = gradient
+
+    def begin_round(self) -> None:
+        """Let go of the gradients."""
+        self.agreed = 0
+        for own in self.shards.own_pieces():
+            own.tensor.grad = None
+
+    drop_round = begin_round
+
+    def detach(self) -> None:
+        """There is nothing to detach."""
+
+
+def checksum(gradient: torch.Tensor | None) -> bytes:
+    """Four bytes that differ, most likely, where gradients do."""
+    if gradient is None or gradient.numel() == 0:
+        return bytes(4)
+    data = gradient.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(data.data).to_bytes(4, "little")

@@ -1,0 +1,365 @@
+"""Gradients on their way to their owners: reduced during the backward pass, in one fixed order.
+
+    backward()   hooks count; a bucket whose last gradient came is reduced at once, if its turn has
+                 come: bucket k only after bucket k - 1, on every rank. Its gradients are given back
+                 then and there
+    settle()     what is left is reduced, with zeros for what never came; ranks agree on what came
+                 anywhere
+
+One walk over the buckets is a *cycle*. Several backward passes before a step make several cycles,
+whose results add up. Ranks need not make as many of them: before a cycle begins, and when a rank
+has nothing more to give, they meet (meeting.py) and say what they want.
+
+    cycle       I have a bucket: who has none takes part with zeros
+    settle      I am done, and so is everyone who says so; or
+    step        the same, and I am about to write parameters
+
+So no rank ever waits for a reduction that a peer has no reason to make, and when all say "step"
+none is in its backward pass any more: the parameters may be written.
+
+That is stage 2. In stage 1 gradients stay with their parameters, and are reduced in `settle`.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from kadril.sharded.bucket import Bucket, Scale, Scratch, check_gradient
+from kadril.sharded.courier import Courier, wants_courier
+from kadril.sharded.layout import flat_order, shaped
+from kadril.sharded.meeting import Wish, meet
+from kadril.sharded.shards import Shards
+from kadril.transport.small import allgather_bytes
+
+__all__ = ["Gradients", "ReducedGradients"]
+
+
+class Gradients(Protocol):
+    """How the pieces of this rank get their gradients.
+
+    Attributes:
+        agreed: a bit for each parameter that got a gradient anywhere; known after `settle`.
+    """
+
+    agreed: int
+
+    def watch(self, buckets: Sequence[Bucket]) -> None:
+        """Take in the parameters of these buckets; between rounds."""
+        ...
+
+    def settle(self, wish: Wish, digest: int = 0) -> None:
+        """Have all gradients where they belong, and agree on what came anywhere; collective.
+
+        Args:
+            wish: SETTLE or STEP.
+            digest: of what has to be the same on all ranks.
+
+        Raises:
+            MismatchError: ranks want different things, or have other digests.
+        """
+        ...
+
+    def hand_over(self) -> None:
+        """Give the pieces of this rank their gradients."""
+        ...
+
+    def begin_round(self) -> None:
+        """Forget what came; gradients that the parameters have stay."""
+        ...
+
+    def drop_round(self) -> None:
+        """As `begin_round`, in the middle of a round; peers get what they count on."""
+        ...
+
+    def detach(self) -> None:
+        """Hear no more of the parameters."""
+        ...
+
+
+class ReducedGradients:
+    """Reduces gradients bucket by bucket, in one order on all ranks; see `Gradients`.
+
+    Args:
+        shards: parameters and their buckets.
+        scale: of gradients, before and after they are added up.
+        stage: 1 or 2.
+    """
+
+    def __init__(self, shards: Shards, scale: Scale, stage: int) -> None:
+        self.shards = shards
+        self.transport = shards.transport
+        self.scale = scale
+        self.stage = stage
+        self.agreed = 0
+        self._present = 0  # a bit for each parameter that had a gradient in this round, here
+        self._is_settled = False  # nothing came since the last time
+        self._scratch = Scratch(self.transport)
+        self._order: list[Bucket] = []  # of a cycle
+        self._turn = 0  # place in the order of the next bucket to reduce
+        self._completed: dict[int, None] = {}  # buckets, as they became complete in this round
+        self._known = -1  # what was agreed when the order was made
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, remove, self._hooks).atexit = False
+        self._courier = Courier() if wants_courier(self.transport) else None
+
+    def watch(self, buckets: Sequence[Bucket]) -> None:
+        """Hear of the gradients of these buckets."""
+        if self.stage == 2:
+            self._order += [bucket for bucket in buckets if not bucket.plan.is_frozen]
+        self._known = -1
+        # A hook must hold nothing: what it holds its parameter keeps alive, unseen by the garbage
+        # collector, long after the trainer.
+        itself = weakref.ref(self)
+        for bucket in buckets:
+            for place, _, tensor in bucket.members:
+                hook = functools.partial(arrived, itself, place)
+                if tensor.requires_grad:
+                    self._hooks.append(
+                        tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                    )
+
+    def detach(self) -> None:
+        """Hear no more of the parameters."""
+        remove(self._hooks)
+
+    # ---- backward -------------------------------------------------------------------------------
+
+    def arrived(self, place: int, gradient: torch.Tensor) -> None:
+        """A gradient is in `.grad`.
+
+        Raises:
+            UnsupportedError: it is sparse.
+        """
+        bucket = self.shards.bucket_of(place)
+        if gradient.layout != torch.strided:
+            check_gradient(bucket.members[bucket.places.index(place)][1], gradient)
+        self._is_settled = False
+        if self.stage == 1 or place in bucket.arrived:
+            return  # it came again before its bucket was reduced: autograd has added it up
+        bucket.arrived.add(place)
+        bucket.num_missing -= 1
+        if bucket.num_missing:
+            return
+        self._completed.setdefault(bucket.number)
+        with torch.no_grad():
+            while self._order and self._order[self._turn].num_missing == 0:
+                self.begin_cycle()
+                self.take_turn()
+
+    def begin_cycle(self) -> None:
+        """Call the others to a cycle, unless one is on its way."""
+        if self._turn == 0:
+            self.do(self.call_to_cycle)
+
+    def call_to_cycle(self) -> None:
+        """Tell the others that this rank has a bucket; collective."""
+        meet(self.transport, Wish.CYCLE, num_parameters=self.num_parameters)
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Do something collective now, or have it done beside the backward pass."""
+        if self._courier is None:
+            task()
+        else:
+            self._courier.submit(task)
+
+    def wait(self) -> None:
+        """Wait for what is done beside the backward pass."""
+        if self._courier is not None:
+            self._courier.wait()
+
+    def take_turn(self) -> None:
+        """Reduce the bucket whose turn it is."""
+        self.reduce(self._order[self._turn])
+        self._turn = (self._turn + 1) % len(self._order)
+
+    def finish_cycle(self) -> None:
+        """Reduce the rest of the buckets in the order."""
+        if self._order:
+            self.take_turn()
+        while self._turn:
+            self.take_turn()
+
+    def reduce(self, bucket: Bucket) -> None:
+        """Reduce a bucket; collective."""
+        taken = bucket.take(gives_back=self.stage == 2)
+        for place, gradient in zip(bucket.places, taken, strict=True):
+            if gradient is not None:
+                self._present |= 1 << place
+        self.do(functools.partial(self.reduce_taken, bucket, taken))
+
+    def reduce_taken(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
+        """Reduce the gradients of a bucket; collective."""
+        with torch.no_grad():
+            if self.stage == 1:
+                bucket.begin_round()  # what is in `.grad` has all of this round in it
+            bucket.reduce(taken, self.scale, self._scratch)
+
+    def reduce_one(self, place: int, gradient: torch.Tensor, name: str) -> None:
+        """Reduce the gradient of one parameter, which lies elsewhere than in `.grad`; collective.
+
+        Args:
+            place: of the parameter.
+            gradient: in its shape.
+            name: of the call, the same on all ranks.
+        """
+        self.wait()
+        bucket = self.shards.bucket_of(place)
+        index = bucket.places.index(place)
+        entry = bucket.members[index][1]
+        counts = [0] * self.transport.size
+        for piece in self.shards.pieces_of(place):
+            counts[piece.rank] = piece.end - piece.begin
+        own = self.shards.own_piece(place)
+        count = counts[self.transport.rank]
+        memory = bucket.gradients
+        adds = own is not None and bucket.is_filled[index]
+        if own is None or adds:
+            target = torch.empty(count, dtype=entry.dtype, device=entry.device)
+        else:
+            target = memory[own.piece.offset : own.piece.offset + count]
+        self.transport.reduce_scatterv(
+            flat_order(gradient.detach().to(entry.dtype), entry.dims),
+            target,
+            counts,
+            prescale=self.scale.before,
+            postscale=self.scale.after,
+            name=name,
+        )
+        if own is not None and adds:
+            in_shape = shaped(target, entry.shape, entry.dims) if bucket.keeps_shape else target
+            bucket.add_piece(own, in_shape)
+        bucket.is_filled[index] = True
+        self._present |= 1 << place
+        self._is_settled = False
+
+    # ---- settle ---------------------------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        """How many there are."""
+        return len(self.shards.parameters.tensors)
+
+    def settle(self, wish: Wish, digest: int = 0) -> None:
+        """Reduce all that was not reduced, and agree on what came on any rank; collective."""
+        with torch.no_grad():
+            if self._turn or self.has_pending():
+                self.begin_cycle()
+                self.finish_cycle()
+            self.wait()
+            while True:
+                agreement = meet(
+                    self.transport,
+                    wish,
+                    num_parameters=self.num_parameters,
+                    present=self._present,
+                    pending=self.pending_dormant(),
+                    digest=digest,
+                )
+                if not agreement.wants_cycle:
+                    break
+                self.finish_cycle()
+                self.wait()
+            self.agreed = agreement.present | agreement.pending
+            for bucket in self.dormant():
+                if any(agreement.pending >> place & 1 for place in bucket.places):
+                    self.reduce(bucket)
+            self.wait()
+            self.learn_order()
+        self._is_settled = True
+
+    def has_pending(self) -> bool:
+        """Whether a bucket of the order has a gradient that was not reduced."""
+        return any(
+            tensor.grad is not None for bucket in self._order for _, _, tensor in bucket.members
+        )
+
+    def dormant(self) -> list[Bucket]:
+        """Buckets outside of cycles: those that did not become whole on rank 0 in the last round.
+
+        Nobody waits for them in the backward pass. What they have is reduced in `settle`.
+        """
+        waiting = {bucket.number for bucket in self._order}
+        return [bucket for bucket in self.shards.buckets if bucket.number not in waiting]
+
+    def pending_dormant(self) -> int:
+        """Bits of parameters of dormant buckets whose gradient waits."""
+        if self.stage == 1 and self._is_settled:
+            return 0  # gradients stay, and were reduced
+        bits = 0
+        for bucket in self.dormant():
+            for place, _, tensor in bucket.members:
+                if tensor.grad is not None:
+                    bits |= 1 << place
+        return bits
+
+    def learn_order(self) -> None:
+        """Let the next cycles go in the order in which gradients came on rank 0; collective.
+
+        Only where other gradients came than last time, and the first time; ranks agree on that.
+        """
+        if self.stage == 1 or self.agreed == self._known or not self.agreed:
+            return
+        buckets = self.shards.buckets
+        came = {
+            bucket.number
+            for bucket in buckets
+            if any(self.agreed >> place & 1 for place in bucket.places)
+        }
+        flags = [number for number in self._completed if number in came]
+        data = b"".join(
+            number.to_bytes(4, "little") for number in [*flags, *[len(buckets)] * len(buckets)]
+        )[: 4 * len(buckets)]
+        first = allgather_bytes(self.transport, data, "order")[0]
+        numbers = [int.from_bytes(first[at : at + 4], "little") for at in range(0, len(first), 4)]
+        self._order = [buckets[number] for number in numbers if number < len(buckets)]
+        # Where some did not become whole this may be better next time.
+        self._known = self.agreed if len(self._order) == len(came) else -1
+
+    # ---- between rounds -------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Give the pieces of this rank the gradients that were agreed on."""
+        for bucket in self.shards.buckets:
+            for own in bucket.pieces:
+                came = self.agreed >> own.piece.entry & 1
+                own.tensor.grad = own.gradient if came else None
+
+    def begin_round(self) -> None:
+        """Forget what came."""
+        self._present = self.agreed = 0
+        self._is_settled = False
+        self._completed.clear()
+        for bucket in self.shards.buckets:
+            bucket.begin_round()
+
+    def drop_round(self) -> None:
+        """Forget what came; a cycle on its way is finished first, since peers count on it."""
+        if self._turn:
+            self.finish_cycle()
+        self.wait()
+        for bucket in self.shards.buckets:
+            bucket.forget_arrivals()
+        self.begin_round()
+
+
+def arrived(
+    itself: weakref.ReferenceType[ReducedGradients], place: int, tensor: torch.Tensor
+) -> None:
+    """Called by autograd when the gradient of a backward pass is in `.grad`."""
+    gradients = itself()
+    # Autograd calls also where a compiled graph has sent the gradient away, and there is none.
+    if gradients is not None and tensor.grad is not None:
+        gradients.arrived(place, tensor.grad)
+
+
+def remove(hooks: list[RemovableHandle]) -> None:
+    """Take hooks off their parameters."""
+    for hook in hooks:
+        hook.remove()
+    hooks.clear()

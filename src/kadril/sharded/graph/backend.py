@@ -1,0 +1,211 @@
+"""`torch.compile(model, backend="kadril")`: compile, with the reductions inside the backward graph.
+
+    model --dynamo--> forward graph --AOTAutograd--> forward, backward --pass--> inner compiler
+
+The inner compiler is torch's inductor, or "eager", which runs the graphs node by node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._functorch import config as functorch_config
+
+from kadril.errors import StateError
+from kadril.sharded.graph.options import CompileOptions
+from kadril.sharded.graph.plan import Registration, find_plan, registration
+from kadril.sharded.graph.reduce_pass import reduce_gradients
+
+__all__ = ["compile_graph", "input_names", "kadril_backend", "register_backend"]
+
+logger = logging.getLogger("kadril")
+
+NAME = "kadril"
+
+
+def kadril_backend(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """A backend of `torch.compile`; see `CompileOptions` for its options.
+
+    Raises:
+        ValueError: an option that there is not, or a mode.
+        StateError: the graph trains parameters that no trainer knows.
+    """
+    if mode is not None:
+        raise ValueError(
+            f"mode={mode!r} is for torch's own backend; set what you need of inductor by"
+            ' options={"inductor": {...}}'
+        )
+    chosen = CompileOptions.of(options or {})
+    parameters = trained_parameters(module, inputs)
+    found = choose_plan(chosen, parameters)
+    if found is None:
+        return compile_graph(module, inputs, chosen, edit=None)
+    names = input_names(module, inputs, found)
+    key = found.key
+
+    def edit(graph: fx.Graph) -> None:
+        # By its key: compiled code, which may live as long as the process, must not keep a trainer.
+        known = registration(key)
+        gradients = reduce_gradients(
+            graph, names, known, partition_grad=chosen.partition_grad, order=chosen.order
+        )
+        logger.debug(
+            "rank %d: %d gradients are reduced in a backward graph", known.plan.rank, len(gradients)
+        )
+
+    return compile_graph(module, inputs, chosen, edit)
+
+
+def compile_graph(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    options: CompileOptions,
+    edit: Callable[[fx.Graph], None] | None,
+) -> Callable[..., Any]:
+    """Compile a graph of dynamo; `edit` changes each backward graph before the inner compiler."""
+    compiler = compile_eagerly if options.inner == "eager" else compile_with_inductor
+    with functorch_config.patch(compile_settings()):
+        return compiler(module, inputs, options, edit or (lambda graph: None))
+
+
+def compile_settings() -> dict[str, bool]:
+    """How AOTAutograd is to compile."""
+    settings = {
+        # Its cache is keyed by the graph before the edit: with it a rank would load the graph of
+        # another rank, where others are the owners. Inductor's own cache sees the edited graph.
+        "enable_autograd_cache": False,
+        "enable_remote_autograd_cache": False,
+        # Not at the first backward pass, where the compiler's memory would meet the gradients and
+        # peers would wait.
+        "force_non_lazy_backward_lowering": True,
+    }
+    return {name: value for name, value in settings.items() if hasattr(functorch_config, name)}
+
+
+def compile_eagerly(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    options: CompileOptions,
+    edit: Callable[[fx.Graph], None],
+) -> Callable[..., Any]:
+    """Let Python run the nodes of both graphs."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def run_backward(backward: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        edit(backward.graph)
+        return run_boxed(backward, _)
+
+    compiler = aot_autograd(
+        fw_compiler=run_boxed,
+        bw_compiler=run_backward,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(module, inputs)
+
+
+def run_boxed(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    """A graph as a function of a list, which it empties: a value is freed after its last use."""
+    from torch.fx.graph import _BoxedCodeGen
+
+    module.graph.set_codegen(_BoxedCodeGen())
+    module.recompile()
+    forward = module.forward
+
+    def run(arguments: list[Any]) -> Any:
+        return forward(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def compile_with_inductor(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    options: CompileOptions,
+    edit: Callable[[fx.Graph], None],
+) -> Callable[..., Any]:
+    """Let inductor make C++ of both graphs."""
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def compile_inner(graph: fx.GraphModule, examples: Sequence[Any], **arguments: Any) -> Any:
+        if arguments.get("is_backward", False):
+            edit(graph.graph)
+            graph.recompile()
+        return compile_fx_inner(graph, examples, **arguments)
+
+    compiled: Any = compile_fx(
+        module,
+        inputs,
+        inner_compile=compile_inner,
+        config_patches=dict(options.inductor) or None,
+    )
+    return cast("Callable[..., Any]", compiled)
+
+
+def trained_parameters(module: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """The parameters among the inputs of a graph that get gradients."""
+    if not torch.is_grad_enabled():
+        return []
+    return [
+        each
+        for each in forward_inputs(module, inputs)
+        if isinstance(each, torch.nn.Parameter) and each.requires_grad
+    ]
+
+
+def choose_plan(options: CompileOptions, parameters: Sequence[torch.Tensor]) -> Registration | None:
+    """The plan that the options name, or that knows the parameters; None where none is needed."""
+    if not parameters:
+        return None
+    if options.plan is not None:
+        return registration(options.plan)
+    found = find_plan(parameters)
+    if found is None:
+        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in parameters[:4])
+        raise StateError(
+            f"no trainer knows the {len(parameters)} parameters of this graph, of shapes {shapes}"
+            f"{', ...' if len(parameters) > 4 else ''}, so there is no one to reduce their"
+            " gradients to. Make the trainer before the first call of the compiled model:"
+            " trainer = kadril.sharded.POS_Trainer(model.named_parameters(), ...)"
+        )
+    return found
+
+
+def input_names(
+    module: fx.GraphModule, inputs: Sequence[Any], found: Registration
+) -> list[str | None]:
+    """The name of the parameter at each input of the forward graph, None for other inputs."""
+    return [
+        found.plan.name_of(each) if isinstance(each, torch.Tensor) else None
+        for each in forward_inputs(module, inputs)
+    ]
+
+
+def forward_inputs(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """What AOTAutograd takes as inputs: what the module holds by itself comes first."""
+    held: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    held.update(module.named_buffers(remove_duplicate=False))
+    return [*held.values(), *inputs]
+
+
+def register_backend() -> None:
+    """Make the backend known to `torch.compile` by its name, unless it is.
+
+    An installed kadril says so by an entry point, which torch looks up by itself.
+    """
+    from torch import _dynamo as dynamo
+
+    if NAME not in dynamo.list_backends(exclude_tags=()):
+        dynamo.register_backend(kadril_backend, name=NAME)

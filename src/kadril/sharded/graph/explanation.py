@@ -1,0 +1,305 @@
+"""`explain`: the backward graphs of a model before and after the pass, with the bytes live in them.
+
+backward graph 1, rank 0 of 2: 4 gradients, 2 of them dropped
+peak 36.0 MiB -> 22.5 MiB, handed out 36.0 MiB -> 18.0 MiB
+
+node              operator             made    before     after
+mm                mm.default        9.0 MiB   9.0 MiB   9.0 MiB  gradient of 1.weight, of rank 1
+send_gradient     send_gradient           -         -   9.0 MiB  1.weight -> rank 1, then freed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from kadril.sharded.graph.backend import compile_graph, input_names
+from kadril.sharded.graph.gradients import ParameterGradient
+from kadril.sharded.graph.liveness import NodeMemory, live_memory
+from kadril.sharded.graph.op import REDUCE, SEND
+from kadril.sharded.graph.options import CompileOptions
+from kadril.sharded.graph.owners import owners_by_rule
+from kadril.sharded.graph.picture import draw
+from kadril.sharded.graph.plan import GradientPlan, Registration, find_plan, registration
+from kadril.sharded.graph.reduce_pass import reduce_gradients
+from kadril.sharded.graph.rehearsal import rehearse
+
+__all__ = ["Explanation", "GraphExplanation", "explain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphExplanation:
+    """One backward graph.
+
+    Attributes:
+        before: its nodes before the pass.
+        after: its nodes after it.
+        owners: rank of each gradient, by name, in the order in which they are reduced; None where
+            each rank gets a part.
+        rank: the rank that this graph is for.
+        is_partitioned: whether gradients of other owners are dropped.
+        notes: what nodes have to do with gradients, by name of the node.
+    """
+
+    before: tuple[NodeMemory, ...]
+    after: tuple[NodeMemory, ...]
+    owners: dict[str, int | None]
+    rank: int
+    is_partitioned: bool
+    notes: dict[str, str]
+
+    @property
+    def peak_before(self) -> int:
+        """Most bytes live at once, before the pass."""
+        return max(node.live for node in self.before)
+
+    @property
+    def peak_after(self) -> int:
+        """Most bytes live at once, after the pass."""
+        return max(node.live for node in self.after)
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of gradients that this rank does not keep."""
+        return self.is_partitioned * sum(owner != self.rank for owner in self.owners.values())
+
+    def text(self) -> str:
+        """A table of the nodes."""
+        before = {node.name: node for node in self.before}
+        rows = [("node", "operator", "made", "before", "after", "")]
+        for node in self.after:
+            old = before.get(node.name)
+            rows.append(
+                (
+                    node.name,
+                    node.target.removesuffix(".default"),
+                    bytes_text(node.made) if node.made else "-",
+                    "-" if old is None else bytes_text(old.live),
+                    bytes_text(node.live),
+                    self.notes.get(node.name, ""),
+                )
+            )
+        return align(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """All backward graphs of a model.
+
+    Attributes:
+        graphs: in the order in which they were compiled.
+        rank: the rank that they are for.
+        num_ranks: of how many.
+    """
+
+    graphs: tuple[GraphExplanation, ...]
+    rank: int
+    num_ranks: int
+
+    def text(self) -> str:
+        """The graphs as tables."""
+        if not self.graphs:
+            return "no backward graph: no parameter of the model needs a gradient"
+        parts = []
+        for number, graph in enumerate(self.graphs, 1):
+            handed = [graph.before[-1].live, graph.after[-1].live]
+            parts.append(
+                f"backward graph {number} of {len(self.graphs)}, rank {self.rank} of"
+                f" {self.num_ranks}: {len(graph.owners)} gradients, {graph.num_dropped} of them"
+                f" dropped here\npeak {bytes_text(graph.peak_before)} before,"
+                f" {bytes_text(graph.peak_after)} after; at the end"
+                f" {bytes_text(handed[0])} before, {bytes_text(handed[1])} after\n\n{graph.text()}"
+            )
+        return "\n\n".join(parts)
+
+    def save(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Write the picture: bytes over the nodes, before and after; .svg, or .png by matplotlib.
+
+        Raises:
+            ValueError: another suffix.
+        """
+        return draw(self.graphs, pathlib.Path(path), f"rank {self.rank} of {self.num_ranks}")
+
+
+class PaperPlan:
+    """Owners to look at; a `GradientPlan` that moves nothing."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        owners: Mapping[str, int | None],
+        rank: int,
+        size: int,
+    ) -> None:
+        if not 0 <= rank < size:
+            raise ValueError(f"rank is {rank}; there are ranks 0..{size - 1}")
+        self.names = tuple(owners)
+        self.owners = dict(owners)
+        self.rank = rank
+        self.size = size
+        self._parameters = dict(parameters)
+        self._names = {id(parameters[name]): name for name in owners}
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """The name of a parameter."""
+        return self._names.get(id(parameter))
+
+    def parameter_of(self, name: str) -> torch.Tensor:
+        """The parameter of a name."""
+        return self._parameters[name]
+
+    def owner_of(self, name: str) -> int | None:
+        """The rank that would get the gradient."""
+        return self.owners[name]
+
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+        """Nothing: the graph is not run."""
+
+    def note_dropped(self, name: str) -> None:
+        """Nothing: the graph is not run."""
+
+
+def explain(
+    model: nn.Module,
+    x: Any,
+    *,
+    rank: int = 0,
+    num_ranks: int = 2,
+    path: str | pathlib.Path | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> Explanation:
+    """Show what the graph pass makes of a model: its backward graphs before and after.
+
+    Local: nothing is communicated or trained, and the model stays as it is. Bytes are those of the
+    graph as AOTAutograd makes it; a compiler that fuses nodes needs less, before and after. What a
+    trainer copies out of the graph, as its part of each gradient, is not in it.
+
+    Args:
+        model: to look at.
+        x: an example: one argument, a tuple of arguments, or a mapping of keyword arguments.
+        rank: whose graph to show, where no trainer knows the model.
+        num_ranks: of how many, where no trainer knows the model; each parameter then goes to the
+            rank that has fewest elements so far.
+        path: of a picture to write, .svg or .png.
+        quiet: do not print.
+        options: as for `optimize_for`, usually from `trainer.generate_graph_pass_options()`.
+
+    Returns:
+        What was printed, as numbers.
+
+    Raises:
+        ValueError: an option that there is not, or another suffix.
+    """
+    chosen = CompileOptions.of(options)
+    # Not the trainer's own registration: what is compiled here must not decide on its orders.
+    found = Registration("explain", plan_to_show(model, chosen, rank, num_ranks))
+    graphs: list[GraphExplanation] = []
+    compiled = torch.compile(model, backend=looking_backend(found, chosen, graphs))
+    rehearse(model, compiled, x)
+    explanation = Explanation(tuple(graphs), found.plan.rank, found.plan.size)
+    if not quiet:
+        print(explanation.text())  # noqa: T201 - what it is for
+    if path is not None:
+        explanation.save(path)
+    return explanation
+
+
+def plan_to_show(
+    model: nn.Module, options: CompileOptions, rank: int, num_ranks: int
+) -> GradientPlan:
+    """The owners that a trainer has for the model, or those that one would choose."""
+    parameters = dict(model.named_parameters())
+    if options.plan is not None:
+        known: Registration | None = registration(options.plan)
+    else:
+        known = find_plan(parameters.values())
+    if known is None:
+        return PaperPlan(parameters, owners_by_rule(parameters, num_ranks), rank, num_ranks)
+    plan = known.plan
+    owners = {name: plan.owner_of(name) for name in plan.names}
+    return PaperPlan(
+        {name: plan.parameter_of(name) for name in plan.names}, owners, plan.rank, plan.size
+    )
+
+
+def looking_backend(
+    found: Registration, options: CompileOptions, graphs: list[GraphExplanation]
+) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend of `torch.compile` that keeps what it sees of backward graphs."""
+    eagerly = dataclasses.replace(options, inner="eager", inductor={})
+
+    def look(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        names = input_names(module, inputs, found)
+
+        def edit(graph: fx.Graph) -> None:
+            before = live_memory(graph)
+            gradients = reduce_gradients(
+                graph,
+                names,
+                found,
+                partition_grad=options.partition_grad,
+                order=options.order,
+            )
+            graphs.append(describe(graph, before, gradients, found.plan, options.partition_grad))
+
+        return compile_graph(module, inputs, eagerly, edit)
+
+    return look
+
+
+def describe(
+    graph: fx.Graph,
+    before: Sequence[NodeMemory],
+    gradients: Sequence[ParameterGradient],
+    plan: GradientPlan,
+    is_partitioned: bool,
+) -> GraphExplanation:
+    """What the pass has made of a graph."""
+    owners = {gradient.name: plan.owner_of(gradient.name) for gradient in gradients}
+    notes = {gradient.node.name: f"gradient of {gradient.name}" for gradient in gradients}
+    for node in graph.nodes:
+        if node.target in (REDUCE, SEND):
+            name = node.args[3]
+            notes[node.name] = reduction_note(name, owners[name], plan.rank, is_partitioned)
+    return GraphExplanation(
+        before=tuple(before),
+        after=tuple(live_memory(graph)),
+        owners=owners,
+        rank=plan.rank,
+        is_partitioned=is_partitioned,
+        notes=notes,
+    )
+
+
+def reduction_note(name: str, owner: int | None, rank: int, is_partitioned: bool) -> str:
+    """What happens to a gradient, in a few words."""
+    if owner == rank:
+        return f"{name} -> this rank, kept"
+    target = "a part to each rank" if owner is None else f"rank {owner}"
+    return f"{name} -> {target}, {'freed' if is_partitioned else 'kept here unreduced'}"
+
+
+def bytes_text(num_bytes: int) -> str:
+    """Bytes for people."""
+    if num_bytes < 10 * 1024:
+        return f"{num_bytes} B"
+    if num_bytes < 10 * 1024**2:
+        return f"{num_bytes / 1024:.1f} KiB"
+    return f"{num_bytes / 1024**2:.1f} MiB"
+
+
+def align(rows: Sequence[tuple[str, ...]]) -> str:
+    """A table: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for node, operator, *numbers, note in rows:
+        cells = [node.ljust(widths[0]), operator.ljust(widths[1])]
+        cells += [number.rjust(width) for number, width in zip(numbers, widths[2:], strict=False)]
+        lines.append("  ".join([*cells, note]).rstrip())
+    return "\n".join(lines)

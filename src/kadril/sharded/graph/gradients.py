@@ -1,0 +1,100 @@
+"""The gradients of parameters in a backward graph.
+
+AOTAutograd makes a backward graph whose output i is the gradient of input i of the forward graph,
+or None. The inputs of the forward graph include the parameters themselves, so who they are is known
+by identity; in the backward graph they are only places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from kadril.errors import UnsupportedError
+
+__all__ = ["ParameterGradient", "find_gradients", "output_node", "storage_key", "value_of"]
+
+
+class ParameterGradient(NamedTuple):
+    """A gradient: whose, by which node, and at which place among the outputs."""
+
+    name: str
+    node: fx.Node
+    output: int
+
+
+def find_gradients(
+    graph: fx.Graph, names: Sequence[str | None], shapes: Mapping[str, torch.Size]
+) -> list[ParameterGradient]:
+    """The gradients of named parameters, in the order in which the graph makes them.
+
+    Args:
+        graph: a backward graph.
+        names: of the parameter at each input of the forward graph; None for all other inputs.
+        shapes: of the parameters, by name.
+
+    Raises:
+        UnsupportedError: the outputs are not those of these inputs.
+    """
+    outputs = output_node(graph).args[0]
+    if not isinstance(outputs, (list, tuple)) or len(outputs) != len(names):
+        raise UnsupportedError(
+            f"the backward graph has {len(outputs) if isinstance(outputs, Sequence) else 1} outputs"
+            f" for {len(names)} inputs of the forward graph, so its gradients cannot be told apart."
+            " Operators with side effects and tensor subclasses do this; compile without"
+            ' backend="kadril", and the trainer reduces the gradients as they come'
+        )
+    found = []
+    for output, (name, node) in enumerate(zip(names, outputs, strict=True)):
+        if name is None or not isinstance(node, fx.Node):
+            continue  # not a parameter, frozen, or not used by this graph
+        value = value_of(node)
+        if value is None or value.shape != shapes[name]:
+            raise UnsupportedError(
+                f"output {output} of the backward graph should be the gradient of {name!r}, of"
+                f" shape {tuple(shapes[name])}, but is {value}. Compile without"
+                ' backend="kadril", and the trainer reduces the gradients as they come'
+            )
+        found.append(ParameterGradient(name, node, output))
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    # One node may be the gradient of two parameters, as of a + b: the name decides then.
+    return sorted(found, key=lambda gradient: (places[gradient.node], gradient.name))
+
+
+def output_node(graph: fx.Graph) -> fx.Node:
+    """The node that holds the outputs."""
+    output: fx.Node
+    (output,) = graph.find_nodes(op="output")
+    return output
+
+
+def value_of(node: fx.Node) -> torch.Tensor | None:
+    """The fake tensor that stands for what a node makes; None where that is no tensor."""
+    value: Any = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def storage_key(node: fx.Node) -> int | None:
+    """Something that nodes have in common if, and only if, their tensors share memory."""
+    value = value_of(node)
+    return None if value is None else value.untyped_storage()._cdata
+
+
+def storage_bytes(node: fx.Node) -> int:
+    """Size of the memory behind a node's tensor; what is dynamic counts as in the example."""
+    value = value_of(node)
+    if value is None:
+        return 0
+    num_bytes = value.untyped_storage().nbytes()
+    if isinstance(num_bytes, int):
+        return num_bytes
+    return math.prod(hint(length) for length in value.shape) * value.element_size()
+
+
+def hint(length: int | torch.SymInt) -> int:
+    """A length as it was when the graph was made."""
+    return length if isinstance(length, int) else int(length.node.hint)

@@ -1,0 +1,138 @@
+"""The operators that the pass puts into a backward graph.
+
+    token = begin_gradients(key, total)
+    reduce_gradient_(gradient, token, key, name, 0, total)      the owner: in place
+    send_gradient(gradient, token, key, name, 1, total, ...)    everyone else
+
+All of them but the first mutate the token. So none is dead code where its gradient is dropped, and
+no compiler may change their order, although they have nothing else in common. The token also holds
+how far the pass has come; an operator that finds another number there than its own was moved, and
+says so instead of mixing gradients.
+
+Across ranks the transport compares the label of each call, which has the name, the place and the
+total in it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kadril.errors import KadrilError, MismatchError
+from kadril.sharded.graph.plan import Registration, registration
+
+__all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
+
+
+@torch.library.custom_op("kadril::begin_gradients", mutates_args=())
+def begin_gradients(key: str, total: int) -> torch.Tensor:
+    """A token for one run of a graph with `total` gradients."""
+    registration(key)  # raises before anything is sent
+    return torch.zeros(1, dtype=torch.int64)
+
+
+@begin_gradients.register_fake
+def _(key: str, total: int) -> torch.Tensor:
+    return torch.empty(1, dtype=torch.int64)
+
+
+@torch.library.custom_op("kadril::reduce_gradient_", mutates_args=("gradient", "token"))
+def reduce_gradient_(
+    gradient: torch.Tensor, token: torch.Tensor, key: str, name: str, place: int, total: int
+) -> None:
+    """Replace a gradient by the reduced one, on its owner."""
+    found = registration(key)
+    take_turn(found, token, name, place)
+    whole = gradient if gradient.is_contiguous() else gradient.contiguous()
+    reduce_with(found, whole, name, place, total)
+    if whole is not gradient:
+        gradient.copy_(whole)
+
+
+@reduce_gradient_.register_fake
+def _(
+    gradient: torch.Tensor, token: torch.Tensor, key: str, name: str, place: int, total: int
+) -> None:
+    return None
+
+
+@torch.library.custom_op("kadril::send_gradient", mutates_args=("token",))
+def send_gradient(
+    gradient: torch.Tensor,
+    token: torch.Tensor,
+    key: str,
+    name: str,
+    place: int,
+    total: int,
+    is_dropped: bool,
+) -> None:
+    """Give a gradient away: to its owner, or each rank its part.
+
+    Args:
+        gradient: stays as it is.
+        token: of this run.
+        key: of the plan.
+        name: of the parameter.
+        place: of this operator among all of the graph.
+        total: number of them.
+        is_dropped: whether the graph does not hand the gradient out.
+    """
+    found = registration(key)
+    take_turn(found, token, name, place)
+    is_kept = is_dropped and found.keeps_local
+    if is_kept:
+        parameter = found.plan.parameter_of(name)
+        # A copy: the graph uses the memory again.
+        parameter.grad = (
+            gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
+        )
+    elif is_dropped:
+        found.dropped.add(name)
+    if not is_kept or found.plan.owner_of(name) is not None:
+        reduce_with(found, gradient.contiguous(), name, place, total)
+
+
+@send_gradient.register_fake
+def _(
+    gradient: torch.Tensor,
+    token: torch.Tensor,
+    key: str,
+    name: str,
+    place: int,
+    total: int,
+    is_dropped: bool,
+) -> None:
+    return None
+
+
+# As nodes of a graph have them.
+BEGIN = torch.ops.kadril.begin_gradients.default
+REDUCE = torch.ops.kadril.reduce_gradient_.default
+SEND = torch.ops.kadril.send_gradient.default
+
+
+def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -> None:
+    """Count on, or raise where a compiler has changed the order."""
+    turn = int(token)
+    if turn != place:
+        raise KadrilError(
+            f"rank {found.plan.rank}: the compiler moved the reduction of {name!r}: it is number"
+            f" {place} of its graph and ran as number {turn}. Nothing was sent. Compile with"
+            ' options={"inner": "eager"}, and report the model that this happened with'
+        )
+    token.add_(1)
+
+
+def reduce_with(
+    found: Registration, gradient: torch.Tensor, name: str, place: int, total: int
+) -> None:
+    """Reduce through the plan; where ranks disagree, say what that means for graphs."""
+    try:
+        found.plan.reduce_gradient(name, gradient, f"gradient {place + 1} of {total}: {name}")
+    except MismatchError as error:
+        raise MismatchError(
+            f"{error}\nThe backward graphs of the ranks are not the same: this rank came with the"
+            f" gradient of {name!r}, number {place + 1} of {total}. Run the same layers on all"
+            ' ranks, or train without compiling; where only the order differs, options={"order":'
+            ' "parameters"} makes it independent of the graph',
+            error.calls,
+        ) from error

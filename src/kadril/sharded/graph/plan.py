@@ -1,0 +1,168 @@
+"""Who owns which gradient, and how it gets there: what the graph pass has to know of a trainer.
+
+A compiled graph is code that outlives the call that made it, and its operators take only tensors,
+numbers and text. So a plan is registered under a key, which is text, and found by it at run time:
+
+    compiled graph --"1f0a33c2.0"--> registry --> plan --> transport
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from kadril.errors import StateError
+
+__all__ = ["GradientPlan", "Registration", "find_plan", "register_plan", "registration"]
+
+logger = logging.getLogger("kadril")
+
+
+class GradientPlan(Protocol):
+    """Takes gradients to their owners; a trainer is one.
+
+    Attributes:
+        names: of the parameters, in the order of the model; the same on all ranks.
+        rank: of this process in the group that shares the gradients.
+        size: of that group.
+    """
+
+    names: tuple[str, ...]
+    rank: int
+    size: int
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """The name of a parameter, by identity; None where it is not one of this plan's."""
+        ...
+
+    def parameter_of(self, name: str) -> torch.Tensor:
+        """The parameter of a name."""
+        ...
+
+    def owner_of(self, name: str) -> int | None:
+        """The rank that gets the whole gradient; None where each rank gets a part of it.
+
+        Where it is None the plan keeps what it needs by itself in `reduce_gradient`; and it gets a
+        gradient there only if it does not get it in `.grad`.
+        """
+        ...
+
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+        """Take a gradient to where it belongs; called on all ranks, in one order.
+
+        On the owner the reduced gradient replaces `gradient`, in place. Elsewhere `gradient` must
+        not be changed: other nodes of the graph may still read it.
+
+        Args:
+            name: of the parameter.
+            gradient: contiguous, of the parameter's shape. Its memory is the graph's, which uses it
+                for something else after the call: what is wanted later has to be copied, a
+                reference is not enough.
+            label: what this call is, the same on all ranks; for the transport to compare.
+
+        Raises:
+            MismatchError: ranks come with different gradients; on all ranks.
+        """
+        ...
+
+    def note_dropped(self, name: str) -> None:
+        """Learn that a compiled graph gives this rank no gradient for a parameter."""
+        ...
+
+
+class Registration:
+    """A plan under its key, with what graphs of this process agree on.
+
+    Attributes:
+        key: names it in compiled graphs.
+        plan: the plan.
+        keeps_local: whether gradients that graphs drop are kept by copying them; set by
+            `kadril.sharded.backward` for one pass.
+        dropped: names of parameters whose gradient a graph has sent away and not handed out, since
+            the plan has last looked.
+    """
+
+    def __init__(self, key: str, plan: GradientPlan) -> None:
+        self.key = key
+        self.plan = plan
+        self.keeps_local = False
+        self.dropped: set[str] = set()
+        self._positions: dict[str, int] = {}
+
+    def in_order(self, names: Iterable[str]) -> list[str]:
+        """Names in the order in which all graphs of this process reduce them.
+
+        The first graph that has a gradient decides, so that a graph compiled later, on one rank
+        only, for another batch size, does not come with another order than its peers.
+
+        Args:
+            names: in the order of the graph at hand.
+        """
+        names = list(names)
+        for name in names:
+            self._positions.setdefault(name, len(self._positions))
+        return sorted(names, key=self._positions.__getitem__)
+
+
+_registrations: WeakValueDictionary[str, Registration] = WeakValueDictionary()
+
+
+def register_plan(plan: GradientPlan) -> Registration:
+    """Make a plan known to the graphs of this process, for as long as the result lives.
+
+    The key depends on the names and on how many such plans live, not on addresses or time: graphs
+    of the next run have the same text, and the compiler's caches hold.
+    """
+    digest = hashlib.sha256("\n".join(plan.names).encode()).hexdigest()[:8]
+    key = next(
+        key
+        for key in (f"{digest}.{number}" for number in itertools.count())
+        if key not in _registrations
+    )
+    made = Registration(key, plan)
+    _registrations[key] = made
+    return made
+
+
+def registration(key: str) -> Registration:
+    """The registration of a key.
+
+    Raises:
+        StateError: there is none, or not any more.
+    """
+    found = _registrations.get(key)
+    if found is None:
+        raise StateError(
+            f"a compiled graph asks for the gradient plan {key!r}, but the trainer that made it is"
+            " gone. Keep the trainer for as long as the model is trained; after making a new one"
+            " compile the model again"
+        )
+    return found
+
+
+def find_plan(parameters: Iterable[torch.Tensor]) -> Registration | None:
+    """The plan that knows any of these parameters; the latest, where there are several.
+
+    One graph has the reductions of one plan only: those of two would be two chains, which compilers
+    of two ranks may interleave differently, and each would wait for the other.
+    """
+    parameters = list(parameters)
+    found = [
+        each
+        for each in list(_registrations.values())
+        if any(each.plan.name_of(parameter) is not None for parameter in parameters)
+    ]
+    if len(found) > 1:
+        logger.warning(
+            "%d trainers know parameters of one graph, which reduces the gradients of the latest"
+            " trainer and hands out all others. Name the trainer that you mean by"
+            " options=trainer.generate_graph_pass_options()",
+            len(found),
+        )
+    return found[-1] if found else None

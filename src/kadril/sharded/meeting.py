@@ -1,0 +1,105 @@
+"""Where ranks tell each other what they want to do next, and what they have."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kadril.errors import MismatchError
+from kadril.transport.base import Transport
+from kadril.transport.small import allgather_bytes
+
+__all__ = ["Agreement", "Wish", "meet"]
+
+DIGEST_BYTES = 4
+HEAD_BYTES = 1 + DIGEST_BYTES
+
+
+class Wish(enum.IntEnum):
+    """What a rank wants when ranks meet."""
+
+    CYCLE = 1
+    SETTLE = 2
+    STEP = 3
+
+
+CALLS = {
+    Wish.CYCLE: "backward()",
+    Wish.SETTLE: "allreduce_grads() or clip_grad_norm_()",
+    Wish.STEP: "step() or update()",
+}
+
+
+class Agreement(NamedTuple):
+    """What ranks have together.
+
+    Attributes:
+        wants_cycle: whether a rank has gradients to reduce.
+        present: a bit for each parameter that a rank had a gradient of in this round.
+        pending: a bit for each whose gradient waits to be reduced on a rank.
+    """
+
+    wants_cycle: bool
+    present: int
+    pending: int
+
+
+def meet(
+    transport: Transport,
+    wish: Wish,
+    *,
+    num_parameters: int,
+    present: int = 0,
+    pending: int = 0,
+    digest: int = 0,
+) -> Agreement:
+    """Wait for all ranks, and learn what they want; collective.
+
+    Args:
+        transport: of the ranks.
+        wish: of this rank.
+        num_parameters: number of bits.
+        present: see `Agreement`.
+        pending: see `Agreement`.
+        digest: of what has to be the same on all ranks, 32 bits.
+
+    Raises:
+        MismatchError: no rank wants a cycle, and they want different things or have other digests.
+    """
+    num_bytes = (num_parameters + 7) // 8
+    bits = (present.to_bytes(num_bytes, "little"), pending.to_bytes(num_bytes, "little"))
+    head = bytes([wish]) + digest.to_bytes(DIGEST_BYTES, "little")
+    rows = allgather_bytes(transport, head + bits[0] + bits[1], "meet")
+    wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
+    if not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows):
+        raise MismatchError(describe_disagreement(transport, rows))
+    middle = HEAD_BYTES + num_bytes
+    return Agreement(
+        wants_cycle,
+        union(row[HEAD_BYTES:middle] for row in rows),
+        union(row[middle:] for row in rows),
+    )
+
+
+def union(rows: Iterable[bytes]) -> int:
+    """The bits that any row has."""
+    numbers = (int.from_bytes(row, "little") for row in rows)
+    return functools.reduce(int.__or__, numbers, 0)
+
+
+def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:
+    """Why ranks cannot go on together."""
+    odd = next(rank for rank, row in enumerate(rows) if row[:HEAD_BYTES] != rows[0][:HEAD_BYTES])
+    rank, odd_rank = transport.world_ranks[0], transport.world_ranks[odd]
+    if rows[odd][0] != rows[0][0]:
+        return (
+            f"rank {rank} is in {CALLS[Wish(rows[0][0])]} and rank {odd_rank} in"
+            f" {CALLS[Wish(rows[odd][0])]}; make the same calls on every rank"
+        )
+    return (
+        f"rank {odd_rank} would step with other options than rank {rank}: another learning rate or"
+        " batch size, perhaps. Each rank steps its own part, so all have to use the same; run"
+        " schedulers on every rank"
+    )

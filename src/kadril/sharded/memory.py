@@ -1,0 +1,119 @@
+"""One block of memory that all ranks of a host see, and that lives until the last one lets go.
+
+Rank 0 allocates it in the arena. Every rank looks at it through a view of its own, and the tensors
+made of that keep the view alive. When it dies the rank marks its flag, at the head of the block:
+
+    | flag 0 | flag 1 | ...  | bytes for everybody                    |
+      one cache line each
+
+The allocator gives the block back when it finds all flags marked. Until then it holds on to it,
+beyond its own use, the end of the world and of the interpreter: a rank that is still evaluating the
+model would read zeros otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kadril import _native
+from kadril.sharded.plan import LINE_BYTES
+from kadril.transport.base import Transport
+from kadril.transport.shm import ShmTransport
+from kadril.transport.small import allgather_bytes
+
+__all__ = ["scratch_bytes", "share_block"]
+
+logger = logging.getLogger("kadril")
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Kept:
+    """Blocks that this process has allocated, and that somebody may still look at."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[Bytes, Bytes]] = []
+
+    def add(self, block: Bytes, flags: Bytes) -> None:
+        """Hold a block until all its flags are marked."""
+        # The reference that is never given back outlives this list, which the interpreter clears
+        # at its end while peers may still run.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
+        self._blocks.append((block, flags))
+
+    def sweep(self) -> None:
+        """Give back what nobody looks at any more."""
+        is_unused = [bool(flags[:, 0].all()) for _, flags in self._blocks]
+        pairs = list(zip(self._blocks, is_unused, strict=True))
+        self._blocks = [pair for pair, unused in pairs if not unused]
+        for (block, _), unused in pairs:
+            if not unused:
+                continue
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(block))
+
+
+_kept = Kept()
+
+
+def share_block(transport: Transport, num_bytes: int) -> torch.Tensor | None:
+    """Zeroed bytes that all ranks see; collective. None where there is no such memory.
+
+    Whatever is made of the result keeps the memory alive, on whichever rank it is.
+    """
+    if not isinstance(transport, ShmTransport) or num_bytes == 0:
+        return None
+    _kept.sweep()
+    num_flag_bytes = transport.size * LINE_BYTES
+    total = num_flag_bytes + num_bytes
+    block: Bytes | None = None
+    offset = -1
+    if transport.rank == 0:
+        made = transport.segment.allocate(transport.arena_rank, total)
+        if isinstance(made, _native.Failure):
+            logger.warning(
+                "parameters stay in private memory, one copy per rank: there is no room for %d"
+                " shared bytes (%d can be had); KADRIL_SHARED_CAPACITY may give more",
+                total,
+                made.available,
+            )
+        else:
+            block = made
+            offset = int(transport.segment.offset_of(made.ctypes.data, total) or 0)
+    word = offset.to_bytes(8, "little", signed=True)
+    offset = int.from_bytes(
+        allgather_bytes(transport, word, "share_block")[0], "little", signed=True
+    )
+    if offset < 0:
+        return None
+    flags = transport.segment.view(offset, num_flag_bytes).reshape(transport.size, LINE_BYTES)
+    if block is not None:
+        _kept.add(block, flags)
+    view = transport.segment.view(offset + num_flag_bytes, num_bytes)
+    finalizer = weakref.finalize(view, let_go, flags, transport.rank, os.getpid())
+    finalizer.atexit = False
+    return torch.from_numpy(view)
+
+
+def let_go(flags: Bytes, rank: int, process: int) -> None:
+    """Mark that a rank does not look at a block any more."""
+    if os.getpid() != process:
+        return  # a child made by fork has the parent's views, and the parent looks at them still
+    flags[rank, 0] = 1
+    _kept.sweep()
+
+
+def scratch_bytes(transport: Transport, num_bytes: int, device: torch.device) -> torch.Tensor:
+    """Memory of this rank to collect gradients in; shared where that saves a copy."""
+    if isinstance(transport, ShmTransport) and device.type == "cpu":
+        try:
+            return transport.shared_empty(num_bytes, torch.uint8)
+        except MemoryError as error:
+            logger.warning("gradients are collected in private memory, which is slower: %s", error)
+    return torch.empty(num_bytes, dtype=torch.uint8, device=device)

@@ -1,0 +1,41 @@
+"""Rules that give whole parameters to ranks.
+
+    flat            no owners: every bucket is cut evenly (plan.py)
+    greedy          in the order of the list, each to the rank that has the fewest elements so far
+    largest_first   the same, the largest parameter first
+
+A whole embedding weighs more than everything else of a small model, so that `greedy` and
+`largest_first` leave one rank with several times its share where there are many ranks; `flat` never
+does. Optimizers that look at a parameter as a matrix need it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["RULES", "owners_of"]
+
+RULES = ("flat", "greedy", "largest_first")
+
+
+def owners_of(
+    rule: str, sizes: Sequence[int], is_frozen: Sequence[bool], num_ranks: int
+) -> list[int]:
+    """The owner of each parameter; frozen ones are dealt out after all others.
+
+    Args:
+        rule: "greedy" or "largest_first".
+        sizes: elements of each parameter.
+        is_frozen: of each parameter.
+        num_ranks: to deal out to.
+    """
+    order = sorted(range(len(sizes)), key=lambda place: is_frozen[place])
+    if rule == "largest_first":
+        order.sort(key=lambda place: (is_frozen[place], -sizes[place]))
+    loads = [0] * num_ranks
+    owners = [0] * len(sizes)
+    for place in order:
+        owner = loads.index(min(loads))
+        owners[place] = owner
+        loads[owner] += sizes[place]
+    return owners

@@ -1,0 +1,154 @@
+"""One shard: the values of pieces of parameters in a file.
+
+    | magic, 8 bytes | length of the header, 8 bytes | header, JSON | bytes of all tensors |
+
+The header says for each piece which elements it has, and for each value its kind, dtype, shape and
+where its bytes lie. A shard is read in ranges, and only after its checksum was compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kadril.errors import CheckpointError
+from kadril.sharded.stored import StoredPiece, StoredValue
+
+__all__ = ["ShardFile", "write_shard"]
+
+MAGIC = b"KADRILS1"
+ALIGNMENT = 64
+CHUNK = 1 << 24
+
+
+def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Write pieces to a new file, and make it durable.
+
+    Returns:
+        Name, size and checksum, for the index.
+    """
+    tensors: list[torch.Tensor] = []
+    header: dict[str, Any] = {}
+    end = 0
+    for name, piece in pieces.items():
+        values: dict[str, Any] = {}
+        for key, item in piece["state"].items():
+            value = item["value"]
+            if not isinstance(value, torch.Tensor):
+                values[key] = {"kind": item["kind"], "number": value}
+                continue
+            tensors.append(value)
+            values[key] = {
+                "kind": item["kind"],
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "shape": list(value.shape),
+                "offset": end,
+            }
+            end += -(-value.numel() * value.element_size() // ALIGNMENT) * ALIGNMENT
+        header[name] = {"begin": piece["begin"], "end": piece["end"], "values": values}
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 16) % ALIGNMENT)
+    digest = hashlib.sha256()
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        for chunk in chunks(MAGIC + len(text).to_bytes(8, "little") + text, tensors):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+    part.replace(path)
+    return {"name": path.name, "size": size, "sha256": digest.hexdigest()}
+
+
+def chunks(head: bytes, tensors: list[torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a shard, one after the other."""
+    yield head
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        yield flat.numpy().data
+        yield bytes(-flat.numel() % ALIGNMENT)
+
+
+class ShardFile:
+    """A shard to read from.
+
+    Args:
+        path: of the file.
+        expected: size and checksum, as the index has them.
+    """
+
+    def __init__(self, path: Path, expected: Mapping[str, Any]) -> None:
+        self.path = path
+        self._expected = expected
+        self._was_compared = False
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"shard {path} is missing; the checkpoint cannot be loaded without it. Copy the"
+                " directory with all its files, where all ranks can see it",
+                path=str(path),
+            ) from None
+        if size != expected["size"]:
+            raise CheckpointError(
+                f"shard {path} has {size} bytes, the index says {expected['size']}: it is damaged",
+                path=str(path),
+            )
+        with path.open("rb") as file:
+            head = file.read(16)
+            length = int.from_bytes(head[8:], "little")
+            text = file.read(length) if head[:8] == MAGIC and length < size else b""
+        try:
+            self._header = json.loads(text)
+        except ValueError:
+            raise CheckpointError(
+                f"shard {path} is damaged: it has no header", path=str(path)
+            ) from None
+        self._begin = 16 + length
+
+    def pieces(self) -> Iterator[tuple[str, StoredPiece]]:
+        """Name of the parameter and piece, for each piece."""
+        for name, piece in self._header.items():
+            values = {key: self.value(value) for key, value in piece["values"].items()}
+            yield name, StoredPiece(piece["begin"], piece["end"], values)
+
+    def value(self, described: Mapping[str, Any]) -> StoredValue:
+        """A value that is read when it is asked for."""
+        if "dtype" not in described:
+            return StoredValue(described["kind"], lambda: described["number"])
+        return StoredValue(described["kind"], lambda: self.read(described))
+
+    def read(self, described: Mapping[str, Any]) -> torch.Tensor:
+        """A tensor of the file."""
+        self.compare()
+        dtype: torch.dtype = getattr(torch, described["dtype"])
+        shape = described["shape"]
+        count = torch.Size(shape).numel()
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        with self.path.open("rb") as file:
+            file.seek(self._begin + described["offset"])
+            data = bytearray(file.read(count * dtype.itemsize))
+        return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+    def compare(self) -> None:
+        """Raise `CheckpointError` where the file is not what was written; looks once."""
+        if self._was_compared:
+            return
+        digest = hashlib.sha256()
+        with self.path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+        if digest.hexdigest() != self._expected["sha256"]:
+            raise CheckpointError(
+                f"shard {self.path} is damaged: its checksum is not the one in the index",
+                path=str(self.path),
+            )
+        self._was_compared = True

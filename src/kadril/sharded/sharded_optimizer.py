@@ -1,0 +1,209 @@
+"""ShardedOptimizer: the same training in the shape of torch's ZeroRedundancyOptimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+
+from kadril.errors import StateError
+from kadril.sharded.optimizers import OptimizerClass
+from kadril.sharded.parameter_list import Parameters
+from kadril.sharded.trainer import POS_Trainer
+from kadril.world import World
+
+__all__ = ["ShardedOptimizer"]
+
+
+class ShardedOptimizer(torch.optim.Optimizer, Joinable):
+    """A torch optimizer that keeps 1/p of its state on each of p ranks.
+
+        optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+
+    It takes the place of `torch.distributed.optim.ZeroRedundancyOptimizer`: the model stays wrapped
+    in DistributedDataParallel, which makes the gradients equal on all ranks, and each rank steps
+    its part of the parameters. With `reduce_gradients=True` it reduces them itself, each only to
+    whoever owns it, which is quicker and takes less memory; the model is then not wrapped.
+
+    Groups in `param_groups` have the whole parameters; schedulers work on them.
+
+    Args:
+        params: as of `POS_Trainer`.
+        optimizer_class: of the optimizer of each part.
+        reduce_gradients: whether gradients are this optimizer's to reduce.
+        stage: with `reduce_gradients`: see `POS_Trainer`.
+        rule: see `POS_Trainer`.
+        world: the current one where None.
+        share_parameters: see `POS_Trainer`.
+        **defaults: options of the optimizer.
+
+    Raises:
+        MismatchError, UnsupportedError, ValueError, TypeError: as `POS_Trainer`.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        optimizer_class: OptimizerClass,
+        *,
+        reduce_gradients: bool = False,
+        stage: int | None = None,
+        rule: str | None = None,
+        world: World | None = None,
+        share_parameters: bool = True,
+        **defaults: Any,
+    ) -> None:
+        self._trainer = POS_Trainer(
+            params,
+            optimizer_class,
+            defaults,
+            stage=stage,
+            rule=rule,
+            world=world,
+            share_parameters=share_parameters,
+            reduce_gradients=reduce_gradients,
+        )
+        self._consolidated: dict[str, Any] | None = None
+        self._is_ready = False
+        torch.optim.Optimizer.__init__(
+            self, self._whole_groups(0), self._trainer.optimizer.defaults
+        )
+        Joinable.__init__(self)
+        self.state = self._trainer.optimizer.state
+        self._is_ready = True
+
+    def _whole_groups(self, first: int) -> list[dict[str, Any]]:
+        """Groups from a number on, with whole parameters and the options of the inner optimizer."""
+        members = self._trainer.members()
+        return [
+            {
+                **{key: value for key, value in group.items() if key != "params"},
+                "params": members[number],
+            }
+            for number, group in enumerate(self._trainer.param_groups)
+            if number >= first
+        ]
+
+    @property
+    def trainer(self) -> POS_Trainer:
+        """What does the work."""
+        return self._trainer
+
+    # ---- training -------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None, batch_size: float = 1) -> Any:
+        """Step this rank's part, and let all ranks have it; collective.
+
+        Args:
+            closure: computes the loss and its gradients, once.
+            batch_size: gradients are divided by it.
+
+        Returns:
+            What the closure gave.
+
+        Raises:
+            MismatchError: gradients or options differ between ranks.
+        """
+        Join.notify_join_context(self)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._copy_options(self.param_groups, self._trainer.param_groups)
+        self._trainer.step(batch_size)
+        self._copy_options(self._trainer.param_groups, self.param_groups)
+        self._consolidated = None
+        return loss
+
+    @staticmethod
+    def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
+        for group, other in zip(source, target, strict=True):
+            for key, value in group.items():
+                if key not in ("params", "param_names"):
+                    other[key] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients."""
+        self._trainer.zero_grad(set_to_none)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale gradients down, by the norm of all of them; collective. See `POS_Trainer`."""
+        return self._trainer.clip_grad_norm_(max_norm, norm_type)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters; collective."""
+        if not self._is_ready:
+            super().add_param_group(param_group)
+            return
+        first = len(self.param_groups)
+        self._trainer.add_param_group(param_group)
+        for group in self._whole_groups(first):
+            super().add_param_group(group)
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Bring the whole state to one rank, for its `state_dict()`; collective."""
+        self._copy_options(self.param_groups, self._trainer.param_groups)
+        self._consolidated = self._trainer.consolidate(to)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the plain optimizer; on the rank that it was consolidated to.
+
+        Raises:
+            StateError: it was not, or there was a step since.
+        """
+        if self._consolidated is None:
+            raise StateError(
+                f"rank {self._trainer.rank} has only its part of the state. Call"
+                f" consolidate_state_dict(to={self._trainer.rank}) on all ranks first, after the"
+                " last step; or save each part with optimizer.trainer.save()"
+            )
+        return self._consolidated
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of a plain optimizer, the same on all ranks.
+
+        Raises:
+            CheckpointError: it is of another model; nothing was changed.
+        """
+        self._trainer.load_state_dict(state_dict)
+        self._copy_options(self._trainer.param_groups, self.param_groups)
+        self.state = self._trainer.optimizer.state
+        self._consolidated = None
+
+    # ---- join -----------------------------------------------------------------------------------
+
+    def join_hook(self, **_: Any) -> JoinHook:
+        """For `torch.distributed.algorithms.Join`: a rank without data steps along."""
+        return StepAlong(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.param_groups[0]["params"][0].device  # type: ignore[no-any-return]
+
+    @property
+    def join_process_group(self) -> Any:
+        """The process group over which `Join` counts ranks.
+
+        Raises:
+            StateError: torch.distributed was not initialized.
+        """
+        if not dist.is_initialized():
+            raise StateError("Join needs torch.distributed.init_process_group()")
+        return dist.group.WORLD
+
+
+class StepAlong(JoinHook):
+    """What a rank does that has run out of data, for as long as others have some."""
+
+    def __init__(self, optimizer: ShardedOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        """Take part in one step."""
+        self._optimizer.step()

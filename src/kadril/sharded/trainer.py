@@ -1,0 +1,495 @@
+"""POS_Trainer: a trainer whose optimizer state, gradients and parameters are shared out.
+
+trainer = POS_Trainer(model, "adam", {"lr": 1e-3})
+for x, y in batches:
+    loss(model(x), y).backward()        hooks reduce each gradient to its owners
+    trainer.step()                      each rank steps what it owns
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kadril import world as worlds
+from kadril.errors import StateError
+from kadril.sharded.bucket import Scale
+from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
+from kadril.sharded.clip import clip_gradients, total_norm
+from kadril.sharded.given import GivenGradients
+from kadril.sharded.gradients import Gradients, ReducedGradients
+from kadril.sharded.graph.options import backward_options, graph_pass_options
+from kadril.sharded.graph.plan import Registration
+from kadril.sharded.graph_plan import GraphPlan
+from kadril.sharded.meeting import Wish
+from kadril.sharded.optimizers import (
+    OptimizerClass,
+    choose_rule,
+    complete_momentum,
+    find_optimizer,
+    may_fuse,
+)
+from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read_groups
+from kadril.sharded.shards import Shards
+from kadril.sharded.state import consolidate, load_state, own_state, read_state
+from kadril.transport.base import Transport
+from kadril.world import World
+
+__all__ = ["POS_Trainer"]
+
+
+class POS_Trainer:  # noqa: N801 - the name that users of it know
+    """Trains parameters on all ranks of a world, each rank stepping its own part of them.
+
+    With p ranks, a rank holds 1/p of the optimizer state and, with stage 2, of the gradients. On
+    one host all ranks share one copy of the parameters.
+
+        g = mean over ranks of the gradients        reduced to whoever owns the elements
+        own elements = optimizer(own elements, own part of g / batch_size)
+
+    1. The result is that of the plain optimizer on the mean of the gradients, to the last bit where
+       the sums are the same (elementwise optimizers; see `rule`).
+    2. Every rank constructs it, with the same parameters, and calls `step()` equally often. All
+       ranks begin with the values of rank 0.
+    3. A parameter that got no gradient on any rank is not stepped; one that got none here counts
+       as zero. Ranks may make different numbers of backward passes before a step: they add up.
+    4. Where parameters are shared, what one rank writes to them all ranks see. Change them outside
+       of the trainer on one rank, between two barriers; not on each.
+
+    Args:
+        params: a module, a dict by name (taken in sorted order), a list of parameters or of
+            (name, parameter) pairs, or a list of parameter groups as torch has them.
+        optimizer: name of one of torch's, or a class.
+        optimizer_params: its options. Of those given by name, fused kernels are used where torch
+            has one for the CPU, unless `fused` or `foreach` says otherwise.
+        gradient_predivide_factor: f: gradients are divided by f before they are added up, and by
+            size / f after.
+        prefix: of the names of parameters in messages and files.
+        partition_gradients: False is stage 1, True is stage 2.
+        stage: 2 reduces gradients during the backward pass and frees them at once: `.grad` is None
+            after it. 1 keeps this rank's own gradients until `zero_grad()`.
+        rule: "flat" cuts all evenly, "greedy" and "largest_first" keep parameters whole. By default
+            flat, where the optimizer works element by element.
+        world: the current one where None.
+        share_parameters: whether ranks of a host are to share one copy of the parameters.
+        reduce_gradients: False where somebody else makes gradients equal on all ranks.
+
+    Attributes:
+        optimizer: the torch optimizer of this rank's pieces; give it to schedulers.
+        names: of the parameters.
+
+    Raises:
+        MismatchError: ranks have different parameters or options; it names the first.
+        UnsupportedError: the optimizer cannot be sharded.
+        ValueError, TypeError: what was given makes no sense.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        optimizer: str | OptimizerClass,
+        optimizer_params: Mapping[str, Any] | None = None,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        partition_gradients: bool | None = None,
+        *,
+        stage: int | None = None,
+        rule: str | None = None,
+        world: World | None = None,
+        share_parameters: bool = True,
+        reduce_gradients: bool = True,
+    ) -> None:
+        self.stage = choose_stage(stage, partition_gradients)
+        if not gradient_predivide_factor > 0:
+            raise ValueError(
+                f"gradient_predivide_factor is {gradient_predivide_factor}; it has to be positive"
+            )
+        kind, options = find_optimizer(optimizer, optimizer_params)
+        groups = with_prefix(read_groups(params), prefix)
+        listed = ParameterList()
+        for group in groups:
+            listed.add_group(group)
+        if isinstance(optimizer, str) and may_fuse(
+            kind, [options, *listed.options], listed.tensors
+        ):
+            options["fused"] = True
+        self.world = worlds.current() if world is None else world
+        self.world.check_usable("POS_Trainer")
+        self.transport = own_transport(self.world)
+        self.rank = self.transport.rank
+        self.size = self.transport.size
+        self._prefix = prefix
+        self._shards = Shards(self.transport, choose_rule(kind, rule), shares=share_parameters)
+        scale = Scale(1.0 / gradient_predivide_factor, gradient_predivide_factor / self.size)
+        self._gradients: Gradients
+        self._registration: Registration | None = None
+        if reduce_gradients:
+            reduced = ReducedGradients(self._shards, scale, self.stage)
+            self._gradients = reduced
+        else:
+            self._gradients = GivenGradients(self._shards)
+        self._lines = [
+            f"optimizer {kind.__name__}, stage {self.stage}, gradient_predivide_factor"
+            f" {gradient_predivide_factor}, share_parameters {share_parameters},"
+            f" reduce_gradients {reduce_gradients}"
+        ]
+        try:
+            self._gradients.watch(self._shards.add(listed, self._lines))
+        except BaseException:
+            self.transport.close()
+            raise
+        if reduce_gradients:
+            # Known to compiled graphs for as long as the trainer lives.
+            self._graph_plan = GraphPlan(self._shards, reduced)
+            self._registration = self._graph_plan.register()
+        self.optimizer = kind(self._piece_groups(0), **options)
+        self._is_settled = False
+        self.num_steps = 0
+        tie_to_world(self, self.world, self.transport)
+
+    # ---- what there is --------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in their order; the same on all ranks."""
+        return tuple(self._shards.parameters.names)
+
+    @property
+    def rule(self) -> str:
+        """The partition rule."""
+        return self._shards.rule
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """The rank that owns each parameter; with rule `flat` the one that owns most of it."""
+        return self._shards.owners()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups of `optimizer`: options of the user's groups, and this rank's pieces."""
+        return self.optimizer.param_groups
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the first parameter group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Of all parameter groups; on every rank alike."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def _piece_groups(self, first: int) -> list[dict[str, Any]]:
+        """Parameter groups from a number on, with this rank's pieces in place of parameters."""
+        parameters = self._shards.parameters
+        groups: list[dict[str, Any]] = [
+            {**options, "params": []} for options in parameters.options[first:]
+        ]
+        for own in self._shards.own_pieces():
+            number = parameters.groups[own.piece.entry] - first
+            if number >= 0:
+                groups[number]["params"].append(own.tensor)
+        return groups
+
+    def members(self) -> list[list[torch.Tensor]]:
+        """The whole parameters of each group."""
+        parameters = self._shards.parameters
+        groups: list[list[torch.Tensor]] = [[] for _ in parameters.options]
+        for tensor, number in zip(parameters.tensors, parameters.groups, strict=True):
+            groups[number].append(tensor)
+        return groups
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Train more parameters; collective, between steps.
+
+        Raises:
+            MismatchError: ranks add different ones; nothing has changed.
+            ValueError: a parameter that is trained already.
+        """
+        self.world.check_usable("add_param_group")
+        known = self._shards.parameters
+        listed = ParameterList()
+        for number, options in enumerate(known.options):
+            members = [place for place, each in enumerate(known.groups) if each == number]
+            names = [known.names[place] for place in members]
+            listed.add_group((names, [known.tensors[place] for place in members], options))
+        for each in with_prefix(read_groups([group], first=len(known.names)), self._prefix):
+            listed.add_group(each)
+        first = len(self.optimizer.param_groups)
+        self._gradients.drop_round()
+        self._gradients.watch(self._shards.add(listed, self._lines))
+        for made in self._piece_groups(first):
+            self.optimizer.add_param_group(made)
+        if self._registration is not None:
+            self._graph_plan.refresh()
+
+    # ---- training -------------------------------------------------------------------------------
+
+    def step(self, batch_size: float = 1) -> None:
+        """Reduce what is left of the gradients, and step; collective.
+
+        Args:
+            batch_size: gradients are divided by it, as by the number of ranks.
+
+        Raises:
+            MismatchError: ranks step with different options.
+            PeerLost, Stalled: a rank does not come.
+            StateError: a parameter was moved to other memory.
+        """
+        self._step(batch_size, "step")
+
+    def update(self, batch_size: float = 1) -> None:
+        """Step with gradients that were reduced by `allreduce_grads()`; collective.
+
+        Raises:
+            StateError: `allreduce_grads()` was not called.
+        """
+        if not self._is_settled:
+            raise StateError(
+                "update() steps with reduced gradients: call allreduce_grads() first, or step()"
+                " for both"
+            )
+        self._step(batch_size, "update")
+
+    def _step(self, batch_size: float, operation: str) -> None:
+        if not batch_size > 0:
+            raise ValueError(f"batch_size is {batch_size}; it has to be positive")
+        self.world.check_usable(operation)
+        for bucket in self._shards.buckets:
+            bucket.check_bound()
+        self._gradients.settle(Wish.STEP, options_digest(self.optimizer, batch_size))
+        if not self._is_settled:
+            self._gradients.hand_over()
+        if batch_size != 1:
+            scale_gradients(self.optimizer, 1.0 / batch_size)
+        complete_momentum(self.optimizer)
+        self.optimizer.step()
+        self._shards.publish()
+        self._begin_round()
+        self.num_steps += 1
+
+    def allreduce_grads(self) -> None:
+        """Reduce what is left of the gradients: to clip them, or to look at them; collective.
+
+        Afterwards each piece in `param_groups` has its gradient in `.grad`. Further backward passes
+        add to it; `update()` or `step()` follows.
+        """
+        self.world.check_usable("allreduce_grads")
+        self._gradients.settle(Wish.SETTLE)
+        self._gradients.hand_over()
+        self._is_settled = True
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Scale all gradients down so that their norm is at most `max_norm`; collective.
+
+        One number goes over the ranks. `step()` follows.
+
+        Returns:
+            The norm before, the same on all ranks.
+
+        Raises:
+            RuntimeError: the norm is not finite, and that was to be an error; on all ranks.
+        """
+        if not self._is_settled:
+            self.allreduce_grads()
+        gradients = [
+            own.tensor.grad for own in self._shards.own_pieces() if own.tensor.grad is not None
+        ]
+        norm = total_norm(self.transport, gradients, float(norm_type))
+        result = torch.tensor(norm)
+        if error_if_nonfinite and not bool(torch.isfinite(result)):
+            raise RuntimeError(
+                f"the norm of order {norm_type} of all gradients is {norm}; give"
+                " error_if_nonfinite=False to go on all the same"
+            )
+        clip_gradients(gradients, norm, float(max_norm))
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, reduced or not.
+
+        With stage 2 a `step()` uses gradients up, so that this is needed only to drop them without
+        a step.
+
+        Args:
+            set_to_none: make `.grad` None rather than zeros.
+        """
+        self._gradients.drop_round()
+        for tensor in self._shards.parameters.tensors:
+            if set_to_none or tensor.grad is None:
+                tensor.grad = None
+            else:
+                tensor.grad.detach_().zero_()
+        self._is_settled = False
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of the optimizer's state; local.
+
+        Its tensors are those of the optimizer, as in torch. Parameters are not in it.
+        """
+        return own_state(self._shards, self.optimizer)
+
+    def consolidate(self, to: int = 0) -> dict[str, Any] | None:
+        """The state as the plain torch optimizer over the whole parameters has it; collective.
+
+        Parameters are numbered in the order of `names`.
+
+        Args:
+            to: rank that gets it.
+
+        Returns:
+            A state_dict of copies on rank `to`, None elsewhere.
+        """
+        self.world.check_usable("consolidate")
+        return consolidate(self._shards, self.optimizer, to)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load state; local, on every rank.
+
+        Args:
+            state_dict: that of a plain torch optimizer over the whole parameters, the same on all
+                ranks; or what `state_dict()` gave on this rank; or, in a list, on all ranks of a
+                world of any size.
+
+        Raises:
+            CheckpointError: it does not fit; nothing was changed. It names the parameter.
+        """
+        stored = read_state(state_dict, self._shards, self.optimizer)
+        loaded = load_state(self._shards, self.optimizer, stored)
+        self._gradients.drop_round()
+        self._is_settled = False
+        self.optimizer.load_state_dict(loaded)
+
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write parameters and state to a directory, each rank what it owns; collective.
+
+        What was there before stays whole until the new one is: a kill at any moment leaves one that
+        can be loaded. All ranks have to see the same directory.
+
+        Args:
+            path: of the directory.
+            extra: anything that JSON can hold, such as the epoch; rank 0's is written.
+
+        Raises:
+            CheckpointError: a rank could not write; on all ranks.
+        """
+        self.world.check_usable("save")
+        save_checkpoint(Path(path), self._shards, self.optimizer, extra or {})
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Read parameters and state from what `save` wrote, on any number of ranks; collective.
+
+        Returns:
+            What was given as `extra`.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing
+                was changed. It names the file or the parameter.
+        """
+        self.world.check_usable("load")
+        self.zero_grad()
+        return load_checkpoint(Path(path), self._shards, self.optimizer)
+
+    # ---- the graph pass -------------------------------------------------------------------------
+
+    def generate_graph_pass_options(self) -> dict[str, Any]:
+        """Keywords of `kadril.sharded.optimize_for`, which reduces gradients in compiled graphs.
+
+        Raises:
+            StateError: gradients are not this trainer's to reduce, or are kept.
+        """
+        return graph_pass_options(self._registration_for("generate_graph_pass_options"))
+
+    def generate_backward_options(self) -> dict[str, Any]:
+        """The `backward_option` of `kadril.sharded.backward`.
+
+        Raises:
+            StateError: gradients are not this trainer's to reduce, or are kept.
+        """
+        return backward_options(self._registration_for("generate_backward_options"))
+
+    def _registration_for(self, operation: str) -> Registration:
+        if self._registration is None:
+            raise StateError(f"{operation}: gradients are reduced by somebody else")
+        if self.stage == 1:
+            raise StateError(
+                f"{operation}: the graph pass gives gradients away, and this trainer keeps them;"
+                " make it with stage=2"
+            )
+        return self._registration
+
+    def _begin_round(self) -> None:
+        self._gradients.begin_round()
+        self._is_settled = False
+
+
+def choose_stage(stage: int | None, partition_gradients: bool | None) -> int:
+    """The stage of two ways to say it."""
+    said = None if partition_gradients is None else 1 + partition_gradients
+    if stage not in (None, 1, 2):
+        raise ValueError(f"stage is {stage}; 1 keeps gradients, 2 gives them back")
+    if stage is not None and said is not None and stage != said:
+        raise ValueError(
+            f"stage is {stage} and partition_gradients is {partition_gradients}, which is stage"
+            f" {said}; give one of them"
+        )
+    return stage or said or 2
+
+
+def with_prefix(groups: list[Group], prefix: str | None) -> list[Group]:
+    """Groups whose names have a prefix."""
+    if not prefix:
+        return groups
+    return [([prefix + name for name in names], *rest) for names, *rest in groups]  # type: ignore[misc]
+
+
+def own_transport(world: World) -> Transport:
+    """A transport that nobody else uses, over all ranks; collective."""
+    made = world.transport.split(0)
+    assert made is not None  # noqa: S101 - all ranks gave a color
+    return made
+
+
+def tie_to_world(trainer: POS_Trainer, world: World, transport: Transport) -> None:
+    """Give parameters back to their ranks when the world closes, and the transport with it."""
+    itself = weakref.ref(trainer)
+
+    def close() -> None:
+        living = itself()
+        if living is not None:
+            living._gradients.detach()
+            living._shards.evacuate()
+        transport.close()
+
+    world.on_close(close)
+    weakref.finalize(trainer, transport.close).atexit = False
+
+
+def options_digest(optimizer: torch.optim.Optimizer, batch_size: float) -> int:
+    """Of what has to be the same on all ranks when they step."""
+    options = [
+        [value for key, value in group.items() if key not in ("params", "param_names")]
+        for group in optimizer.param_groups
+    ]
+    return zlib.crc32(repr((options, batch_size)).encode())
+
+
+def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Multiply the gradients of all pieces."""
+    gradients = [
+        piece.grad
+        for group in optimizer.param_groups
+        for piece in group["params"]
+        if piece.grad is not None
+    ]
+    if gradients:
+        torch._foreach_mul_(gradients, factor)

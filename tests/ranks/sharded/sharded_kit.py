@@ -1,0 +1,141 @@
+"""Parameters whose gradients a test chooses, and what one process would make of them.
+
+With loss = sum_i <p_i, c_i> the gradient of p_i is c_i, whatever p_i is. Where the c_i are small
+integers their sums over ranks are exact in any order, so every optimizer, after any number of
+steps, has the bits of one process that was given the mean of the gradients. Means are exact where
+the number of ranks is a power of two; for three ranks gradients are multiples of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from kadril.sharded import POS_Trainer
+from kadril.world import World
+
+# Lone and grouped ones, 0-dim, empty, and lengths that no number of ranks divides.
+SHAPES: tuple[tuple[int, ...], ...] = ((3,), (2, 5), (), (0,), (300_007,), (4, 1, 3), (1021,))
+
+Pull = list[torch.Tensor | None]
+
+# Class and options; numbers need not be exact, since every step is done in the same way.
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.125}),
+    ("SGD", {"lr": 0.125, "momentum": 0.5, "weight_decay": 0.25, "nesterov": True}),
+    ("Adam", {"lr": 0.1}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.1, "amsgrad": True}),
+    ("Adagrad", {"lr": 0.1}),
+]
+
+
+def make_parameters(
+    shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32
+) -> list[torch.nn.Parameter]:
+    """The same small integers on every rank."""
+    return [torch.nn.Parameter(pattern(shape, seed, dtype)) for seed, shape in enumerate(shapes)]
+
+
+def pattern(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Integers from -5 to 5."""
+    numbers = torch.arange(torch.Size(shape).numel(), dtype=torch.int64)
+    return ((numbers * 7 + seed * 5) % 11 - 5).to(dtype).reshape(shape)
+
+
+def pull_of(
+    rank: int,
+    step: int,
+    size: int,
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+    dtype: torch.dtype = torch.float32,
+) -> Pull:
+    """The gradients that one rank has in one step; their mean over the ranks is exact."""
+    factor = 3 if size == 3 else 1
+    return [
+        pattern(shape, 3 * rank + 17 * step + place, dtype) * factor
+        for place, shape in enumerate(shapes)
+    ]
+
+
+def backward(parameters: Iterable[torch.Tensor], pull: Pull) -> None:
+    """Give each parameter its gradient through autograd; None leaves it out of the graph."""
+    terms = [(p * c).sum() for p, c in zip(parameters, pull, strict=True) if c is not None]
+    if terms:
+        sum(terms[1:], terms[0]).backward()
+
+
+def mean(pulls: Sequence[Pull]) -> Pull:
+    """What all ranks together have: the mean where any has a gradient, zeros elsewhere."""
+    results: Pull = []
+    for column in zip(*pulls, strict=True):
+        present = [each for each in column if each is not None]
+        results.append(sum(present[1:], present[0]) / len(pulls) if present else None)
+    return results
+
+
+def mean_of_step(step: int, size: int, **kind: Any) -> Pull:
+    """The mean of `pull_of` over all ranks."""
+    return mean([pull_of(rank, step, size, **kind) for rank in range(size)])
+
+
+def one_process(
+    make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    gradients: Sequence[Pull],
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
+    """Parameters and optimizer after a plain optimizer took a step with each list of gradients."""
+    parameters = make_parameters(shapes, dtype)
+    optimizer = make(parameters)
+    for each in gradients:
+        for parameter, gradient in zip(parameters, each, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        optimizer.step()
+    return parameters, optimizer
+
+
+def plain(name: str, options: dict[str, Any]) -> Callable[..., torch.optim.Optimizer]:
+    """The optimizer of torch that a trainer uses by that name."""
+    fused = {"fused": True} if name in ("SGD", "Adam", "AdamW", "Adagrad") else {}
+    return lambda parameters: getattr(torch.optim, name)(parameters, **{**fused, **options})
+
+
+def train(
+    trainer: POS_Trainer, parameters: list[torch.nn.Parameter], steps: Iterable[int], **kind: Any
+) -> None:
+    """One pass and one step for each number."""
+    for step in steps:
+        trainer.zero_grad()
+        backward(parameters, pull_of(trainer.rank, step, trainer.size, **kind))
+        trainer.step()
+
+
+def assert_same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> None:
+    """Equal to the last bit."""
+    for place, (a, b) in enumerate(zip(left, right, strict=True)):
+        assert torch.equal(a, b), f"parameter {place}: {a.detach()} is not {b.detach()}"
+
+
+class SmallerWorld:
+    """The first ranks of a world, as far as a trainer asks; collective over the whole world.
+
+    Attributes:
+        is_member: whether this rank belongs to it.
+    """
+
+    def __init__(self, world: World, size: int) -> None:
+        self._world = world
+        self.is_member = world.rank < size
+        transport = world.transport.split(0 if self.is_member else None)
+        if transport is not None:
+            self.transport = transport
+            self.rank = transport.rank
+            self.size = transport.size
+
+    def check_usable(self, operation: str) -> None:
+        self._world.check_usable(operation)
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        self._world.on_close(closer)

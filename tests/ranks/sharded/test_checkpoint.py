@@ -1,0 +1,231 @@
+"""Checkpoints: loaded at any number of ranks, whole or not at all, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from sharded_kit import (
+    OPTIMIZERS,
+    SHAPES,
+    SmallerWorld,
+    assert_same,
+    backward,
+    make_parameters,
+    mean_of_step,
+    one_process,
+    plain,
+    train,
+)
+
+from kadril.errors import CheckpointError
+from kadril.sharded import POS_Trainer, checkpoint, shard_file
+from kadril.testing import Ranks, ranks
+from kadril.world import World
+
+NAME, OPTIONS = OPTIMIZERS[3]
+
+
+def zeros() -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+
+
+@ranks(3)
+def test_training_goes_on_at_any_number_of_ranks(world: World, tmp_path: Path) -> None:
+    """Two steps on two ranks, then one on others: as three steps in one process."""
+    saver = SmallerWorld(world, 2)
+    if saver.is_member:
+        parameters = make_parameters()
+        trainer = POS_Trainer(parameters, NAME, OPTIONS, world=saver)
+        train(trainer, parameters, range(2))
+        trainer.save(tmp_path / "step2", {"epoch": 5})
+    world.transport.barrier()
+    for size, rule in ((1, "flat"), (2, "greedy"), (3, "flat"), (3, "largest_first")):
+        part = SmallerWorld(world, size)
+        if part.is_member:
+            parameters = zeros()
+            trainer = POS_Trainer(parameters, NAME, OPTIONS, world=part, rule=rule)
+            assert trainer.load(tmp_path / "step2") == {"epoch": 5}
+            train(trainer, parameters, [2])
+            means = [mean_of_step(step, 2) for step in range(2)] + [mean_of_step(2, size)]
+            expected, _ = one_process(plain(NAME, OPTIONS), means)
+            assert_same(parameters, expected)
+        world.transport.barrier()
+
+
+@ranks(2)
+def test_dtypes_and_layouts_are_kept(world: World, tmp_path: Path) -> None:
+    """A channels_last weight may be loaded into a contiguous one, and the reverse."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.complex64):
+        for order, other in (
+            (torch.channels_last, torch.contiguous_format),
+            (torch.contiguous_format, torch.channels_last),
+        ):
+            values = torch.arange(2 * 33 * 4 * 5).reshape(2, 33, 4, 5).to(dtype) / 8
+            weight = torch.nn.Parameter(values.to(memory_format=order))
+            trainer = POS_Trainer({"w": weight}, "sgd", {"lr": 0.5, "momentum": 0.5}, world=world)
+            backward(
+                [weight.real if dtype.is_complex else weight],
+                [torch.ones(()).to(weight.real.dtype)],
+            )
+            trainer.step()
+            trainer.save(tmp_path / "c")
+            again = torch.nn.Parameter(torch.zeros_like(values).to(memory_format=other))
+            loaded = POS_Trainer({"w": again}, "sgd", {"lr": 0.5, "momentum": 0.5}, world=world)
+            loaded.load(tmp_path / "c")
+            assert torch.equal(again, weight)
+            left, right = trainer.consolidate(), loaded.consolidate()
+            if world.rank == 0:
+                momentum = left["state"][0]["momentum_buffer"]
+                assert torch.equal(right["state"][0]["momentum_buffer"], momentum)
+                assert momentum.dtype == dtype
+
+
+def make_trainer(world: World, names: tuple[str, ...] = ("a", "b"), size: int = 40) -> POS_Trainer:
+    parameters = {name: torch.nn.Parameter(torch.ones(size)) for name in names}
+    trainer = POS_Trainer(parameters, "adam", world=world)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones(size)
+    trainer.step()
+    return trainer
+
+
+@ranks(2)
+def test_what_is_missing_damaged_or_of_another_model_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    path = tmp_path / "c"
+    trainer = make_trainer(world)
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*index\.json"):
+        trainer.load(path)
+    trainer.save(path)
+    before = [each.detach().clone() for group in trainer.members() for each in group]
+    trouble = [
+        (lambda: make_trainer(world, ("a", "c")), "no state for parameter 'c'"),
+        (lambda: make_trainer(world, ("a",)), "a parameter 'b', which the trainer does not have"),
+        (
+            lambda: make_trainer(world, size=41),
+            r"'a' has shape \(41,\), but the stored one \(40,\)",
+        ),
+    ]
+    for make, words in trouble:
+        other = make()
+        kept = [each.detach().clone() for group in other.members() for each in group]
+        with pytest.raises(CheckpointError, match=words):
+            other.load(path)
+        assert_same([each for group in other.members() for each in group], kept)
+    shards = sorted(path.glob("*.shard"))
+    assert len(shards) == 2
+    world.transport.barrier()
+    for number, damage in enumerate((flip_a_bit, cut_short, remove)):
+        copy = tmp_path / f"d{number}"
+        if world.rank == 0:
+            shutil.copytree(path, copy)
+            damage(copy / shards[1].name)
+        world.transport.barrier()
+        with pytest.raises(
+            CheckpointError, match=r"00001-of-00002.shard (is damaged|has|is missing)"
+        ):
+            trainer.load(copy)
+    assert_same([each for group in trainer.members() for each in group], before)
+    trainer.load(path)
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-70] ^= 1
+    path.write_bytes(data)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-64])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@ranks(2)
+def test_a_save_that_fails_leaves_the_last_one(world: World, tmp_path: Path) -> None:
+    """A full disk on one rank is an error on both; the next save cleans up."""
+    path = tmp_path / "c"
+    trainer = make_trainer(world)
+    trainer.save(path, {"number": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        if world.rank == 1:
+            patch.setattr(shard_file.os, "fsync", full_disk)
+        with pytest.raises(CheckpointError, match="No space left"):
+            trainer.save(path, {"number": 2})
+    assert trainer.load(path) == {"number": 1}
+    trainer.save(path, {"number": 3})
+    assert trainer.load(path) == {"number": 3}
+    world.transport.barrier()
+    index = json.loads((path / "index.json").read_text())
+    assert {each.name for each in path.iterdir()} == {
+        "index.json",
+        *(file["name"] for file in index["files"]),
+    }
+
+
+def full_disk(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
+    """Save once, then again; the victim is killed at the n-th call that makes something durable."""
+    trainer = make_trainer(world)
+    trainer.save(path, {"number": 1})
+    num_calls = 0
+    sync = os.fsync
+
+    def die(descriptor: int) -> None:
+        nonlocal num_calls
+        if num_calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        num_calls += 1
+        sync(descriptor)
+
+    if world.rank == victim:
+        for module in (shard_file, checkpoint):
+            module.os.fsync = die
+    trainer.save(path, {"number": 2})
+
+
+# Rank 1 syncs its shard; rank 0 its shard, the directory, the index, the directory.
+@pytest.mark.parametrize(("victim", "moment"), [(1, 0), (0, 0), (0, 1), (0, 2), (0, 3)])
+def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: int) -> None:
+    path = tmp_path / "c"
+    with Ranks(2) as killed:
+        outcomes = killed.start(save_and_die, path, victim, moment).wait(30.0)
+    assert outcomes[victim].signal == signal.SIGKILL
+    assert outcomes[1 - victim].error.type == "PeerLost"
+    with Ranks(1) as loader:
+        (outcome,) = loader.start(load_number, path).wait(30.0)
+    assert outcome.value == (2 if moment == 3 else 1), outcome
+
+
+def load_number(world: World, path: Path) -> int:
+    trainer = make_trainer(world)
+    extra = trainer.load(path)
+    # Both were saved after one step.
+    assert trainer.consolidate()["state"][0]["step"] == 1
+    return int(extra["number"])
+
+
+@ranks(1)
+def test_loading_runs_no_code(world: World, tmp_path: Path) -> None:
+    """Shards are JSON and bytes; a pickle in their place is refused as damaged."""
+    trainer = make_trainer(world)
+    trainer.save(tmp_path / "c")
+    (shard,) = (tmp_path / "c").glob("*.shard")
+    size = shard.stat().st_size
+    torch.save({"a": 1}, shard)
+    data = shard.read_bytes()[:size]
+    shard.write_bytes(data + bytes(size - len(data)))
+    with pytest.raises(CheckpointError, match="damaged: it has no header"):
+        trainer.load(tmp_path / "c")

@@ -1,0 +1,79 @@
+"""What `explain` says of backward graphs: nodes, owners, and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from graph_kit import Broken, make_plan, whole
+from torch import nn
+
+from kadril.sharded.graph import explain
+from kadril.testing import ranks
+from kadril.world import World
+
+LENGTH = 64
+LAYER_BYTES = LENGTH * LENGTH * 8
+
+
+def layers(num_layers: int) -> nn.Module:
+    return whole(nn.Sequential(*[nn.Linear(LENGTH, LENGTH, bias=False) for _ in range(num_layers)]))
+
+
+def test_bytes_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = layers(6)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    picture = tmp_path / "graph.svg"
+    found = explain(model, torch.ones(1, LENGTH, dtype=torch.float64), rank=1, path=picture)
+    assert capsys.readouterr().out.strip() == found.text()
+    (graph,) = found.graphs
+    assert list(graph.owners) == [f"{layer}.weight" for layer in reversed(range(6))]
+    assert graph.num_dropped == 3
+    # Gradients are all that is large: rows of the batch have 1/64 of the size of a weight.
+    assert graph.before[-1].live == 6 * LAYER_BYTES
+    assert graph.after[-1].live == 3 * LAYER_BYTES
+    assert 6 * LAYER_BYTES <= graph.peak_before < 6.5 * LAYER_BYTES
+    assert graph.peak_after < 4.5 * LAYER_BYTES
+    assert "0.weight -> rank 0, freed" in found.text()
+    assert "1.weight -> this rank, kept" in found.text()
+    drawing = ElementTree.parse(picture).getroot()  # noqa: S314 - our own file
+    assert len(drawing.findall("{*}polygon")) == 2
+    assert len(drawing.findall("{*}line")) == 6 + 1
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match=r"graph.pdf: a picture is written as .svg or .png"):
+        found.save(tmp_path / "graph.pdf")
+    with pytest.raises(ValueError, match=r"rank is 2; there are ranks 0..1"):
+        explain(model, torch.ones(1, LENGTH), rank=2)
+
+
+def test_phase_one_frees_nothing() -> None:
+    x = torch.ones(1, LENGTH, dtype=torch.float64)
+    (graph,) = explain(layers(2), x, partition_grad=False, quiet=True).graphs
+    assert graph.num_dropped == 0
+    assert graph.peak_after == graph.peak_before + 8  # the token
+    assert any("kept here unreduced" in note for note in graph.notes.values())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not")
+def test_every_graph_is_shown() -> None:
+    model = whole(Broken())
+    x = torch.ones(2, 6, dtype=torch.float64)
+    found = explain(model, x, quiet=True)
+    assert len(found.graphs) == 2
+    assert "backward graph 2 of 2, rank 0 of 2" in found.text()
+    frozen = nn.Linear(2, 2).requires_grad_(requires_grad=False)
+    assert explain(frozen, torch.ones(1, 2), quiet=True).text().startswith("no backward graph")
+
+
+@ranks(2)
+def test_the_owners_are_those_of_the_trainer(world: World, tmp_path: Path) -> None:
+    model = layers(3)
+    plan = make_plan(model, world)
+    found = explain(model, torch.ones(1, LENGTH, dtype=torch.float64), rank=0, quiet=True)
+    assert found.rank == world.rank
+    assert found.graphs[0].owners == plan.owners
+    picture = found.save(tmp_path / f"{world.rank}.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    plan.close()

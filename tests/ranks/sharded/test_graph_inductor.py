@@ -1,0 +1,77 @@
+"""The pass by the inner compiler "inductor", which orders, fuses, reuses memory, and has caches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import torch
+from graph_kit import Tricky, assert_gradients, batch, reference, total, whole
+from torch._dynamo.utils import counters
+
+from kadril.sharded.graph import OwnerPlan, kadril_backend
+from kadril.sharded.graph.owners import owners_by_rule
+from kadril.testing import ranks
+from kadril.world import World
+
+
+@contextlib.contextmanager
+def inductor(cache: Path) -> Iterator[None]:
+    """Inductor with an empty cache, and without processes that outlive the test."""
+    place = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    with mock.patch.dict(os.environ, place), warnings.catch_warnings():
+        # Torch's own modules, when they are loaded.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch._inductor import config
+
+        with config.patch(compile_threads=1):
+            yield
+    torch._dynamo.reset()
+
+
+def forget() -> None:
+    """What a new process does not know: all but the files of the cache."""
+    from torch._inductor.utils import clear_caches
+
+    torch._dynamo.reset()
+    clear_caches()
+    counters.clear()
+
+
+@ranks(2, timeout=110)
+def test_warm_caches_hold_the_graph_of_each_owner(world: World, tmp_path: Path) -> None:
+    """The cache of AOTAutograd is keyed by the graph before the pass.
+
+    With it, the second run of a program gave rank 0 the graph of rank 1, and so no gradients where
+    it was the owner. Inductor's own cache sees the graph after the pass, and may be used.
+    """
+    with inductor(tmp_path):
+        run_with_cold_and_warm_caches(world)
+
+
+def run_with_cold_and_warm_caches(world: World) -> None:
+    model = whole(Tricky(), torch.float32)
+    named = dict(model.named_parameters())
+    first = owners_by_rule(named, world.size)
+    swapped = {name: 1 - owner for name, owner in first.items()}
+    hits = []
+    for owners in (first, first, swapped):
+        forget()
+        plan = OwnerPlan(named.items(), owners, world.transport)
+        run = torch.compile(model, backend=kadril_backend)
+        for seed in (0, 2):
+            x = batch(world.rank + seed, dtype=torch.float32)
+            expected = reference(model, world, x)
+            model.zero_grad()
+            total(run(x)).backward()
+            assert_gradients(model, plan, expected)
+        world.transport.barrier()  # both have written their files
+        hits.append(counters["inductor"]["fxgraph_cache_hit"])
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
+        plan.close()
+    # Forward and backward, of files that this rank, and then its peer, has written.
+    assert hits[1:] == [2, 2]

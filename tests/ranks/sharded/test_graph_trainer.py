@@ -1,0 +1,93 @@
+"""`POS_Trainer` with compiled models: the same training as without compiling."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import torch
+from graph_kit import WIDTH, Broken, batch, total
+from torch import nn
+
+from kadril.sharded import POS_Trainer
+from kadril.sharded.graph import backward, kadril_backend, optimize_for
+from kadril.testing import ranks
+from kadril.world import World
+
+NUM_STEPS = 4
+
+Train = Callable[[nn.Module, POS_Trainer, torch.Tensor], Callable[[torch.Tensor], None]]
+
+
+def eagerly(model: nn.Module, trainer: POS_Trainer, x: torch.Tensor) -> Callable[..., None]:
+    return lambda x: torch.autograd.backward(total(model(x)))
+
+
+def compiled(model: nn.Module, trainer: POS_Trainer, x: torch.Tensor) -> Callable[..., None]:
+    run = torch.compile(model, backend=kadril_backend, options={"inner": "eager"})
+    return lambda x: torch.autograd.backward(total(run(x)))
+
+
+def as_the_seed(model: nn.Module, trainer: POS_Trainer, x: torch.Tensor) -> Callable[..., None]:
+    options = trainer.generate_graph_pass_options()
+    backward_options = trainer.generate_backward_options()
+    run = optimize_for(model, x, backend="add_reduce_op", inner="eager", **options)
+    return lambda x: backward(total(run(x)), backward_option=backward_options)
+
+
+def kept(model: nn.Module, trainer: POS_Trainer, x: torch.Tensor) -> Callable[..., None]:
+    """Gradients that the graph hands out go the way that they go without compiling."""
+    options = {**trainer.generate_backward_options(), "partition_grad": False}
+    run = optimize_for(model, x, inner="eager")
+    return lambda x: backward(total(run(x)), backward_option=options)
+
+
+def trained(model: nn.Module, world: World, way: Train, rule: str | None) -> nn.Module:
+    """A copy of the model, after some steps of two passes each."""
+    torch._dynamo.reset()
+    model = copy.deepcopy(model)
+    trainer = POS_Trainer(model, "adam", {"lr": 0.1}, rule=rule, world=world)
+    run = way(model, trainer, batch(world.rank).float())
+    for step in range(NUM_STEPS):
+        for number in range(2):
+            run(batch(world.rank + 2 * step + number).float())
+        if way is not kept:
+            assert all(parameter.grad is None for parameter in model.parameters())
+        trainer.step(batch_size=2)
+    return model
+
+
+@ranks(1, 2, 3)
+def test_compiled_training_is_the_same(world: World) -> None:
+    compare_ways(world)
+
+
+@ranks(2, transports=("c10d",))
+def test_compiled_training_without_shared_memory(world: World) -> None:
+    compare_ways(world)
+
+
+def compare_ways(world: World) -> None:
+    torch.manual_seed(0)
+    models = [
+        nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3), nn.Linear(3, 3)),
+        Broken(),
+    ]
+    ways: list[Train] = [compiled, as_the_seed, kept]
+    with warnings.catch_warnings():
+        # Dynamo asks what lies between two graphs for its gradient.
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not")
+        for model, rule in zip(models, (None, "greedy"), strict=True):
+            expected = trained(model, world, eagerly, rule)
+            for way in ways:
+                found = trained(model, world, way, rule)
+                for (name, parameter), wanted in zip(
+                    found.named_parameters(), expected.parameters(), strict=True
+                ):
+                    # The weight in both graphs of `Broken` is added up in another order: each of
+                    # its two parts is reduced by itself. Adam's steps of 0.1 divide by the size of
+                    # the gradient, so that an error of a few 2^-24 in it is one of 0.1 times that
+                    # in the weight, for each of the steps.
+                    bound = 0.0 if isinstance(found, nn.Sequential) else NUM_STEPS * 2**-20
+                    assert (parameter - wanted).abs().max() <= bound, (way.__name__, name)

@@ -1,0 +1,168 @@
+"""State of a sharded optimizer is that of the plain one, cut; it may be cut anew in any way."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sharded_kit import (
+    OPTIMIZERS,
+    SHAPES,
+    SmallerWorld,
+    assert_same,
+    make_parameters,
+    mean_of_step,
+    one_process,
+    plain,
+    train,
+)
+
+from kadril.errors import CheckpointError
+from kadril.sharded import POS_Trainer
+from kadril.testing import ranks
+from kadril.transport.small import allgather_bytes
+from kadril.world import World
+
+
+def assert_same_state(found: dict, expected: dict) -> None:
+    """Two plain state_dicts, to the last bit."""
+    assert found["state"].keys() == expected["state"].keys()
+    for place, values in expected["state"].items():
+        assert found["state"][place].keys() == values.keys()
+        for key, value in values.items():
+            other = found["state"][place][key]
+            if isinstance(value, torch.Tensor):
+                assert other.shape == value.shape, (place, key)
+                assert torch.equal(other, value), (place, key)
+            else:
+                assert other == value, (place, key)
+    for group, other in zip(found["param_groups"], expected["param_groups"], strict=True):
+        assert group["params"] == other["params"]
+        assert group["lr"] == other["lr"]
+
+
+@ranks(1, 2, 3)
+def test_consolidated_state_is_that_of_the_plain_optimizer(world: World) -> None:
+    others = [
+        ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}),
+        ("NAdam", {"lr": 0.1}),
+        ("RAdam", {"lr": 0.1}),
+        ("Adamax", {"lr": 0.1}),
+        ("Adadelta", {}),
+        ("Rprop", {}),
+        ("ASGD", {"lr": 0.1}),
+        ("Adafactor", {"lr": 0.1}),
+    ]
+    for name, options in OPTIMIZERS + others:
+        for rule in (None, "greedy"):
+            if name == "Adafactor" and rule is None:
+                continue
+            # Adafactor divides by the number of elements.
+            shapes = SHAPES[:3] if name == "Adafactor" else ((3,), (2, 5), (), (0,), (1021,))
+            parameters = make_parameters(shapes)
+            trainer = POS_Trainer(parameters, name, options, world=world, rule=rule)
+            train(trainer, parameters, range(2), shapes=shapes)
+            means = [mean_of_step(step, world.size, shapes=shapes) for step in range(2)]
+            expected, optimizer = one_process(plain(name, options), means, shapes)
+            assert_same(parameters, expected)
+            to = world.size - 1
+            found = trainer.consolidate(to)
+            if world.rank == to:
+                assert_same_state(found, optimizer.state_dict())
+            else:
+                assert found is None
+
+
+@ranks(1, 2, 3)
+def test_state_of_a_plain_optimizer_is_taken_over(world: World) -> None:
+    """Two steps alone, the third on ranks: as three steps alone."""
+    for name, options in OPTIMIZERS[1:4]:
+        for rule in ("flat", "largest_first"):
+            means = [mean_of_step(step, world.size) for step in range(3)]
+            begun, optimizer = one_process(plain(name, options), means[:2])
+            parameters = [torch.nn.Parameter(each.detach().clone()) for each in begun]
+            other = {**options, "lr": 7.0}  # the state brings its own
+            trainer = POS_Trainer(parameters, name, other, world=world, rule=rule)
+            trainer.load_state_dict(optimizer.state_dict())
+            assert trainer.learning_rate == options["lr"]
+            train(trainer, parameters, [2])
+            expected, _ = one_process(plain(name, options), means)
+            assert_same(parameters, expected)
+
+
+@ranks(3)
+def test_state_moves_between_worlds_of_any_size(world: World) -> None:
+    """Two ranks begin, any number goes on, whatever their rule: as if nothing had happened."""
+    name, options = OPTIMIZERS[3]
+    first = SmallerWorld(world, 2)
+    begun = make_parameters()
+    shard = None
+    if first.is_member:
+        starter = POS_Trainer(begun, name, options, world=first)
+        train(starter, begun, range(2))
+        shard = starter.state_dict()
+    shards = [pickle.loads(each) for each in exchange_pickles(world, shard)][:2]  # noqa: S301
+    values = [torch.nn.Parameter(each.detach().clone()) for each in begun]
+    for size, rule in ((1, "flat"), (2, "greedy"), (3, "flat"), (3, "largest_first")):
+        part = SmallerWorld(world, size)
+        if not part.is_member:
+            continue
+        parameters = [torch.nn.Parameter(each.detach().clone()) for each in values]
+        trainer = POS_Trainer(parameters, name, options, world=part, rule=rule)
+        trainer.load_state_dict(shards)
+        means = [mean_of_step(step, 2) for step in range(2)]
+        expected, optimizer = one_process(plain(name, options), means)
+        found = trainer.consolidate()
+        if part.rank == 0:
+            assert_same_state(found, optimizer.state_dict())
+            assert_same(parameters, expected)
+
+
+def exchange_pickles(world: World, value: object) -> list[bytes]:
+    """What each rank has, on every rank."""
+    data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
+    counts = [
+        int.from_bytes(each, "little")
+        for each in allgather_bytes(world.transport, len(data).to_bytes(8, "little"), "length")
+    ]
+    everything = np.empty(sum(counts), dtype=np.uint8)
+    world.transport.allgatherv(data, everything, counts)
+    parts = np.split(everything, np.cumsum(counts)[:-1])
+    return [part.tobytes() for part in parts]
+
+
+@ranks(2)
+def test_state_that_does_not_fit_is_refused_by_name(world: World) -> None:
+    shapes = ((3,), (2, 5))
+    parameters = make_parameters(shapes)
+    named = dict(zip(("a", "b"), parameters, strict=True))
+    trainer = POS_Trainer(named, "adam", world=world)
+    train(trainer, parameters, range(1), shapes=shapes)
+    before = trainer.consolidate()
+    other = make_parameters(((3,), (2, 6)))
+    optimizer = torch.optim.Adam(other)
+    for parameter in other:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    with pytest.raises(
+        CheckpointError, match=r"'exp_avg' of parameter 'b' has shape \(2, 6\)"
+    ) as e:
+        trainer.load_state_dict(optimizer.state_dict())
+    assert e.value.parameter == "b"
+    with pytest.raises(CheckpointError, match="has 1 parameters, the trainer has 2"):
+        trainer.load_state_dict(torch.optim.Adam(other[:1]).state_dict())
+    shard = trainer.state_dict()
+    with pytest.raises(CheckpointError, match="of parameter 'a', which has 3, are missing"):
+        trainer.load_state_dict([{**shard, "pieces": {}}])
+    with pytest.raises(CheckpointError, match="no state for parameter 'a'"):
+        trainer.load_state_dict([{**shard, "parameters": shard["parameters"][1:]}])
+    with pytest.raises(CheckpointError, match="that of AdamX, the trainer has Adam"):
+        trainer.load_state_dict([{**shard, "optimizer": "AdamX"}])
+    with pytest.raises(CheckpointError, match="rank 7 of 2"):
+        trainer.load_state_dict({**shard, "rank": 7})
+    after = trainer.consolidate()
+    if world.rank == 0:
+        assert_same_state(after, before)
+    trainer.load_state_dict(shard)

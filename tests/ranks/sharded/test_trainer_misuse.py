@@ -1,0 +1,142 @@
+"""What cannot be is said in words: which rank, which parameter, what to do instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sharded_kit import backward, make_parameters, pull_of
+
+from kadril.errors import MismatchError, StateError, UnsupportedError
+from kadril.sharded import POS_Trainer
+from kadril.testing import ranks
+from kadril.world import World
+
+SHAPES = ((3,), (4, 5))
+
+
+@ranks(2, transports=("shm", "c10d"))
+def test_parameters_that_differ_are_named_on_every_rank(world: World) -> None:
+    for place, other in enumerate([((3,), (4, 6)), ((3,),), ((3,), (4, 5), (1,))]):
+        shapes = SHAPES if world.rank == 0 else other
+        words = ["'parameter.1'.*(4, 5).*(4, 6)", "1 more.*'parameter.1'", "1 more.*'parameter.2'"]
+        pattern = words[place].replace("(", r"\(").replace(")", r"\)")
+        parameters = make_parameters(shapes)
+        with pytest.raises(MismatchError, match=pattern):
+            POS_Trainer(parameters, "sgd", world=world)
+        assert_untouched(parameters)
+    with pytest.raises(MismatchError, match=r"optimizer (SGD|Adam)"):
+        POS_Trainer(make_parameters(SHAPES), "sgd" if world.rank else "adam", world=world)
+    parameters = make_parameters(SHAPES)
+    parameters[0].requires_grad_(world.rank == 0)
+    with pytest.raises(MismatchError, match="frozen"):
+        POS_Trainer(parameters, "sgd", world=world)
+    trainer = POS_Trainer(make_parameters(SHAPES), "sgd", world=world)  # nothing is left behind
+    trainer.step()
+
+
+def assert_untouched(parameters: list[torch.nn.Parameter]) -> None:
+    fresh = make_parameters([tuple(each.shape) for each in parameters])
+    assert all(torch.equal(a, b) for a, b in zip(parameters, fresh, strict=True))
+
+
+@ranks(1)
+def test_optimizers_that_cannot_be_sharded(world: World) -> None:
+    for name in ("lbfgs", torch.optim.LBFGS):
+        with pytest.raises(UnsupportedError, match=r"LBFGS.*dot products.*DistributedOptimizer"):
+            POS_Trainer(make_parameters(SHAPES), name, world=world)
+    with pytest.raises(UnsupportedError, match=r"SparseAdam.*sparse=False"):
+        POS_Trainer(make_parameters(SHAPES), torch.optim.SparseAdam, world=world)
+    with pytest.raises(UnsupportedError, match="Adafactor needs whole parameters"):
+        POS_Trainer(make_parameters(SHAPES), "adafactor", world=world, rule="flat")
+    assert POS_Trainer(make_parameters(SHAPES), "adafactor", world=world).rule == "largest_first"
+
+    class Own(torch.optim.SGD):
+        pass
+
+    assert POS_Trainer(make_parameters(SHAPES), Own, world=world).rule == "largest_first"
+    assert POS_Trainer(make_parameters(SHAPES), Own, world=world, rule="flat").rule == "flat"
+
+
+@ranks(1)
+def test_arguments_that_make_no_sense(world: World) -> None:
+    parameters = make_parameters(SHAPES)
+    cases: list[tuple[type[Exception], str, tuple, dict]] = [
+        (ValueError, "no optimizer 'adamm'", (parameters, "adamm"), {}),
+        (
+            ValueError,
+            "SGD has no option 'momentun'; it has lr",
+            (parameters, "sgd", {"momentun": 1}),
+            {},
+        ),
+        (
+            TypeError,
+            "give the class, torch.optim.SGD",
+            (parameters, torch.optim.SGD(parameters)),
+            {},
+        ),
+        (TypeError, "a name or a class, got int", (parameters, 3), {}),
+        (ValueError, "no partition rule 'even'", (parameters, "sgd"), {"rule": "even"}),
+        (ValueError, "stage is 3", (parameters, "sgd"), {"stage": 3}),
+        (
+            ValueError,
+            "give one of them",
+            (parameters, "sgd"),
+            {"stage": 2, "partition_gradients": False},
+        ),
+        (ValueError, "factor is 0", (parameters, "sgd", None, 0), {}),
+        (ValueError, "no parameters", (iter(()), "sgd"), {}),
+        (TypeError, "got int", (3, "sgd"), {}),
+        (TypeError, "'w' is a int", ({"w": 3}, "sgd"), {}),
+        (ValueError, "'w' is torch.int64", ({"w": torch.ones(2, dtype=torch.int64)}, "sgd"), {}),
+        (ValueError, "'w' is the result", ({"w": parameters[0] * 2}, "sgd"), {}),
+        (
+            ValueError,
+            "in group 0 already",
+            ([{"params": parameters}, {"params": parameters}], "sgd"),
+            {},
+        ),
+        (ValueError, "no shape yet", (torch.nn.LazyLinear(3), "sgd"), {}),
+    ]
+    for kind, words, arguments, options in cases:
+        with pytest.raises(kind, match=words):
+            POS_Trainer(*arguments, world=world, **options)
+    trainer = POS_Trainer(parameters, "sgd", world=world)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        trainer.step(0)
+    with pytest.raises(StateError, match=r"allreduce_grads\(\) first"):
+        trainer.update()
+
+
+@ranks(2)
+def test_sparse_gradients_are_named(world: World) -> None:
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    for stage in (1, 2):
+        trainer = POS_Trainer(table, "sgd", world=world, stage=stage)
+        with pytest.raises(UnsupportedError, match=r"'weight' has a sparse gradient.*sparse=False"):
+            table(torch.tensor([1])).sum().backward()
+        trainer.zero_grad()
+
+
+@ranks(2)
+def test_ranks_that_would_step_differently_are_told(world: World) -> None:
+    parameters = make_parameters(SHAPES)
+    trainer = POS_Trainer(parameters, "sgd", {"lr": 0.5}, world=world)
+    backward(parameters, pull_of(world.rank, 0, 2, SHAPES))
+    trainer.set_learning_rate(0.5 + world.rank)
+    before = [each.detach().clone() for each in parameters]
+    with pytest.raises(MismatchError, match="rank 1 would step with other options than rank 0"):
+        trainer.step()
+    assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
+    trainer.set_learning_rate(0.5)
+    with pytest.raises(MismatchError, match=r"rank 0 is in step.*rank 1 in allreduce_grads"):
+        trainer.allreduce_grads() if world.rank else trainer.step()
+    trainer.step()
+
+
+@ranks(2)
+def test_a_parameter_that_was_moved_is_named(world: World) -> None:
+    model = torch.nn.Linear(3, 3)
+    trainer = POS_Trainer(model, "sgd", {"lr": 0.5}, world=world)
+    model.weight.data = model.weight.data.clone()
+    with pytest.raises(StateError, match=r"'weight' does not lie where .* model.to\(\)"):
+        trainer.step()
