@@ -57,14 +57,16 @@ class ReduceScatter {
     for (uint64_t begin = 0, round = 0; begin < longest; begin += slice, ++round) {
       std::byte* half = staging_half(visit_, visit_.me(), round);
       for (size_t part = 0; part < counts_.size(); ++part) {
-        if (begin >= counts_[part]) continue;
+        // Its own slice a member reads where it is: nobody else does.
+        if (begin >= counts_[part] || part == static_cast<size_t>(visit_.me())) continue;
         copy_cached(half + part * slice_bytes, source_ + (begins_[part] + begin) * item_,
                     std::min(slice, counts_[part] - begin) * item_);
       }
       visit_.hit(Phase::mid_copy);
       if (auto error = visit_.meet()) return error;
       if (begin < mine()) {
-        reduce_mine(begin, std::min(slice, mine() - begin), [&](int m) {
+        reduce_mine(begin, std::min(slice, mine() - begin), [&](int m) -> const std::byte* {
+          if (m == visit_.me()) return source_ + my_byte() + begin * item_;
           return staging_half(visit_, m, round) + static_cast<uint64_t>(visit_.me()) * slice_bytes;
         });
       }
