@@ -76,10 +76,11 @@ $(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
 endef
 
 python-test: setup $(MPICH_VENV)/.installed
-	$(PYTEST) -m "not faults" --require-mpi
+	$(PYTEST) -m "not faults and not long" --require-mpi
 
 faults: setup
 	$(PYTEST) tests/faults --timeout 3600
+	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600
 
 bench: setup $(MPICH_VENV)/.installed
 	$(BIN)/python benchmarks/run_all.py

@@ -17,7 +17,11 @@ def losses(lines: list[str]) -> list[float]:
     return [float(match[1]) for match in found if match]
 
 
-@pytest.mark.parametrize("how", [(), ("--distribute",)], ids=["by layers", "by distribute"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param((), marks=pytest.mark.long), ("--distribute",)],
+    ids=["by layers", "by distribute"],
+)
 def test_lenet_trains_as_on_one_rank(how: tuple[str, ...]) -> None:
     lines = run_example("lenet_partitioned.py", "--images", "1000", *how, num_ranks=4)
     pattern = r"epoch \d: loss (\S+) on 4 ranks, (\S+) on 1, (\S+) apart"

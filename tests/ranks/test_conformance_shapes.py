@@ -83,6 +83,7 @@ def test_more_than_a_segment(world: World) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.long
 @ranks(2, transports=TRANSPORTS, timeout=110.0)
 def test_more_than_2_to_the_31_bytes(world: World) -> None:
     count = (1 << 31) + 4099

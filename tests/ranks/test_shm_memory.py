@@ -118,6 +118,7 @@ def test_mixed_memory_takes_the_staged_way(world: World) -> None:
 
 @ranks(2)
 @pytest.mark.big
+@pytest.mark.long
 def test_more_than_two_to_the_31_elements(world: World) -> None:
     """Gloo's shared-memory all-reduce counted bytes in an int."""
     count = 2**31 + 17

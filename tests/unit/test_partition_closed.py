@@ -55,6 +55,7 @@ def test_closed(world: World) -> None:
         one.axis_group([0])
 
 
-def test_before_init() -> None:
-    with pytest.raises(NotInitializedError):
+def test_without_a_world() -> None:
+    # Whether this process had one before depends on the tests that ran earlier.
+    with pytest.raises((NotInitializedError, ClosedError)):
         world_partition()

@@ -146,7 +146,7 @@ def check(world: World, given: GeneralCase) -> None:
 
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World) -> None:
-    for given in draw_cases(general_cases(world.size), 70):
+    for given in draw_cases(general_cases(world.size), 40):
         try:
             check(world, given)
         except Exception as error:

@@ -107,7 +107,7 @@ def check(world: World, case: Case) -> None:
 @pytest.mark.parametrize("part", range(2))
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World, part: int) -> None:
-    for case in draw_cases(transpose_cases(world.size), 120)[part::2]:
+    for case in draw_cases(transpose_cases(world.size), 60)[part::2]:
         try:
             check(world, case)
         except Exception as error:

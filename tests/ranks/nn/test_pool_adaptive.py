@@ -64,7 +64,7 @@ def some_case(random: Random, num_workers: int) -> Case:
 
 @pytest.fixture(scope="module")
 def cases() -> Cases:
-    return {size: drawn(partial(some_case, num_workers=size), 60) for size in (1, 2, 3, 4)}
+    return {size: drawn(partial(some_case, num_workers=size), 30) for size in (1, 2, 3, 4)}
 
 
 @ranks(1, 2, 3, 4)

@@ -68,14 +68,14 @@ def some_case(random: Random, num_workers: int, is_max: bool) -> Case | None:
 @pytest.fixture(scope="module")
 def max_cases() -> Cases:
     return {
-        size: drawn(partial(some_case, num_workers=size, is_max=True), 60) for size in (1, 2, 3, 4)
+        size: drawn(partial(some_case, num_workers=size, is_max=True), 30) for size in (1, 2, 3, 4)
     }
 
 
 @pytest.fixture(scope="module")
 def avg_cases() -> Cases:
     return {
-        size: drawn(partial(some_case, num_workers=size, is_max=False), 60) for size in (1, 2, 3, 4)
+        size: drawn(partial(some_case, num_workers=size, is_max=False), 30) for size in (1, 2, 3, 4)
     }
 
 

@@ -66,7 +66,7 @@ def some_case(random: Random, num_workers: int, is_exact: bool) -> Case | None:
 @pytest.fixture(scope="module")
 def cases() -> Cases:
     return {
-        size: drawn(partial(some_case, num_workers=size, is_exact=False), 60)
+        size: drawn(partial(some_case, num_workers=size, is_exact=False), 30)
         for size in (1, 2, 3, 4)
     }
 
