@@ -192,7 +192,7 @@ class Broadcaster(Between):
         structure = self.agree(x, self.few)
         many = self.places.many
         shape = structure.shapes[self.few.ranks.index(many.ranks[0])] if many.active else (0,)
-        operator = BroadcastOperator(self, shape, tuple(x.shape), structure.dtype)
+        operator = Passing(self, True, shape, tuple(x.shape), structure.dtype)
         return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
@@ -227,21 +227,23 @@ class SumReducer(Between):
                 )
             if self.few.rank == one:
                 (shape,) = shapes
-        operator = SumReduceOperator(self, shape, tuple(x.shape), structure.dtype)
+        operator = Passing(self, False, shape, tuple(x.shape), structure.dtype)
         return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
-class BroadcastOperator(NamedTuple):
-    """From the one to the many, and back as a sum.
+class Passing(NamedTuple):
+    """Between the one and the many: copies in one direction, sums in the other.
 
     Attributes:
         between: who.
+        gives: whether it is forward that copies, and its adjoint that adds; or the other way round.
         shape: of what this rank gets.
         given_shape: of what it gives.
         dtype: of both.
     """
 
     between: Between
+    gives: bool
     shape: tuple[int, ...]
     given_shape: tuple[int, ...]
     dtype: torch.dtype
@@ -252,41 +254,20 @@ class BroadcastOperator(NamedTuple):
         return self.between.what
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_s = x_r."""
-        between = self.between
+        """y_s = x_r, or y_r = sum_s x_s."""
         room = x.new_empty(self.shape, dtype=self.dtype)
-        got = between.give(x if between.few.active else None, room, self.what)
-        return between.nothing(x, self.dtype) if got is None else got
+        got = self._pass(x, room, self.gives, self.what)
+        return self.between.nothing(x, self.dtype) if got is None else got
 
     def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
-        """x*_r = sum_s y*_s."""
-        between = self.between
+        """x*_r = sum_s y*_s, or x*_s = y*_r."""
         room = y.new_empty(self.given_shape)
-        return between.add(y if between.lots.active else None, room, f"adjoint of {self.what}")
+        return self._pass(y, room, not self.gives, f"adjoint of {self.what}")
 
-
-class SumReduceOperator(NamedTuple):
-    """From the many to the one, and back as copies; attributes as of `BroadcastOperator`."""
-
-    between: Between
-    shape: tuple[int, ...]
-    given_shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def what(self) -> str:
-        """For errors."""
-        return self.between.what
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = sum_s x_s."""
+    def _pass(
+        self, data: torch.Tensor, room: torch.Tensor, gives: bool, what: str
+    ) -> torch.Tensor | None:
         between = self.between
-        room = x.new_empty(self.shape, dtype=self.dtype)
-        got = between.add(x if between.lots.active else None, room, self.what)
-        return between.nothing(x, self.dtype) if got is None else got
-
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
-        """x*_s = y*_r."""
-        between = self.between
-        room = y.new_empty(self.given_shape)
-        return between.give(y if between.few.active else None, room, f"adjoint of {self.what}")
+        if gives:
+            return between.give(data if between.few.active else None, room, what)
+        return between.add(data if between.lots.active else None, room, what)

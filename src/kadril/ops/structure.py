@@ -56,24 +56,30 @@ class Structure(NamedTuple):
             ValueError: the partition has not as many axes as the tensor has dims.
             MismatchError: the blocks do not make up a tensor.
         """
-        num_dims = len(self.shapes[0])
-        if len(self.partition_shape) != num_dims:
-            raise ValueError(
-                f"{what}: a tensor of {num_dims} dims cannot lie on a partition of shape"
-                f" {text(self.partition_shape)}; give the partition one axis for each dim"
-            )
-        sizes = [[-1] * length for length in self.partition_shape]
-        for rank, shape in enumerate(self.shapes):
-            for dim, position in enumerate(index_of(rank, self.partition_shape)):
-                known = sizes[dim][position]
-                if known not in (-1, shape[dim]):
-                    raise MismatchError(
-                        f"{what}: blocks do not fit together: along dim {dim}, workers at position"
-                        f" {position} of the axis have {known} and (rank {rank}) {shape[dim]}"
-                        " elements; workers in line must have blocks of the same size"
-                    )
-                sizes[dim][position] = shape[dim]
-        return [intervals_of(each) for each in sizes]
+        return list(blocks_of(self, what))
+
+
+@functools.lru_cache(maxsize=1024)
+def blocks_of(structure: Structure, what: str) -> tuple[list[Interval], ...]:
+    """As `Structure.blocks`; every layer asks for the same ones several times in each call."""
+    num_dims = len(structure.shapes[0])
+    if len(structure.partition_shape) != num_dims:
+        raise ValueError(
+            f"{what}: a tensor of {num_dims} dims cannot lie on a partition of shape"
+            f" {text(structure.partition_shape)}; give the partition one axis for each dim"
+        )
+    sizes = [[-1] * length for length in structure.partition_shape]
+    for rank, shape in enumerate(structure.shapes):
+        for dim, position in enumerate(index_of(rank, structure.partition_shape)):
+            known = sizes[dim][position]
+            if known not in (-1, shape[dim]):
+                raise MismatchError(
+                    f"{what}: blocks do not fit together: along dim {dim}, workers at position"
+                    f" {position} of the axis have {known} and (rank {rank}) {shape[dim]}"
+                    " elements; workers in line must have blocks of the same size"
+                )
+            sizes[dim][position] = shape[dim]
+    return tuple(intervals_of(each) for each in sizes)
 
 
 def agree(
