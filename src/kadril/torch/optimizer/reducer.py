@@ -1,6 +1,7 @@
 """The reducer: brings the gradients of all ranks together, one round per step.
 
-    backward()    hooks count gradients; a unit whose last one came is submitted     arrived
+    backward()    hooks count gradients; a unit whose last one came is submitted,    arrived
+                  where that pays (overlap.py)
     step()        what is left is submitted, with zeros for what never came          synchronize
                   the census says what came on any rank                              complete
                   `.grad` is the result on every rank
@@ -37,6 +38,9 @@ __all__ = ["Reducer"]
 
 # Who reduces the gradient of a parameter, by id; a reducer keeps its parameters alive.
 _reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
+
+# Reducers whose gradients have all come and are not submitted yet.
+_held: weakref.WeakSet[Reducer] = weakref.WeakSet()
 
 
 class Reducer:
@@ -137,6 +141,7 @@ class Reducer:
             reason: what who uses it all the same is told.
         """
         self._detached_because = reason
+        _held.discard(self)
         for slot in self.slots:
             slot.detach()
 
@@ -163,6 +168,7 @@ class Reducer:
 
     def rearm(self) -> None:
         """Be ready for `num_passes` more backward passes."""
+        _held.discard(self)
         num_passes = self.num_passes
         for slot in self.slots:
             slot.left = num_passes
@@ -176,12 +182,12 @@ class Reducer:
         self._census.reset()
 
     def arrived(self, unit: Unit) -> None:
-        """A unit has all its gradients: submit it now, or with all others when the last one has."""
+        """A unit has all its gradients: submit it now, or with all others when they are needed."""
         self._num_incomplete -= 1
         if self.overlaps:
             self.launch(unit)
         elif self._num_incomplete == 0:
-            self.launch_rest()
+            _held.add(self)
 
     def launch(self, unit: Unit) -> None:
         """Submit a unit; after the last one, the census."""
@@ -201,11 +207,12 @@ class Reducer:
         self._census.mark_sparse(slot.index, sparse_dim)
 
     def settle(self) -> None:
-        """Wait for the gradients where all of them are in flight; submit nothing.
+        """Wait for the gradients where all of them came.
 
-        Where some are not, a peer may wait in the same way for one of those: neither would go on.
+        Where some did not, a peer may wait in the same way for one of those: neither would go on.
         """
-        if self._num_to_launch == 0 and not self._is_complete:
+        if self._num_incomplete == 0 and not self._is_complete:
+            launch_held()
             self.complete()
 
     def synchronize(self) -> None:
@@ -219,6 +226,7 @@ class Reducer:
         self.check_attached()
         if not self._is_complete or self.has_news:
             self._is_complete = False
+            launch_held()
             self.launch_rest()
             self.complete()
             # Unfrozen within this round: no hook has counted it, and its gradient is there.
@@ -354,6 +362,12 @@ class Reducer:
             if isinstance(unit, Bucket):
                 unit.flat.zero_()
         return {id(slot.view) for slot in self.slots if slot.view is not None}
+
+
+def launch_held() -> None:
+    """Submit what came, of all optimizers: a peer may step them in another order than this rank."""
+    while _held:
+        _held.pop().launch_rest()
 
 
 def is_trainable(parameter: torch.Tensor) -> bool:

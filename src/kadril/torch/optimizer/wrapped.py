@@ -32,8 +32,8 @@ class GradientOptimizer(DistributedBase):
         """The parameter groups.
 
         Who asks for them between `backward()` and `step()` may be about to look at gradients, as
-        `GradScaler.unscale_` does. Where all of them are in flight this waits until they have
-        landed; where some did not come, call `synchronize()` first.
+        `GradScaler.unscale_` does. Where all of them came this waits until they are reduced;
+        where some did not come, call `synchronize()` first.
         """
         reducer = self._kadril.reducer
         if reducer is not None and reducer.has_news:
