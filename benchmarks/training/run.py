@@ -60,8 +60,15 @@ def list_digests(answers: list[dict[str, Any]], workload: str) -> dict[str, list
 
 
 def describe_training(sheet: Sheet) -> list[str]:
-    """Lines that tell whether all settings have done the same."""
+    """Lines that tell what cannot be avoided, and whether all settings have done the same."""
     lines = []
+    for setting, what in (
+        ("meeting", "ranks that only wait for each other"),
+        ("least", "ranks that add up as many bytes where they are"),
+    ):
+        ratio = sheet.ratio(sheet.find("mlp", setting), sheet.find("mlp", "alone"))
+        if ratio is not None:
+            lines.append(f"mlp, {what}: {ratio.value:.3g}x of a step without communication")
     for workload, what in (("mlp", "parameters"), ("chain", "gradients")):
         for setting, losses in sheet.facts["losses"][workload].items():
             digests = sheet.facts["digests"][workload][setting]

@@ -3,6 +3,9 @@
 setting               gradients are added up by
 alone                 nobody: each rank trains by itself, which is what communication costs
                       nothing would look like
+meeting               nobody, but ranks wait for each other once a step
+least                 nobody, but each step adds up as many bytes, which lie in shared memory
+                      already, without a copy: what no reduction of gradients can do without
 kadril                kadril.torch.DistributedOptimizer
 kadril, timeline      the same, while the timeline is being written
 DDP                   DistributedDataParallel on gloo, as it comes
@@ -24,12 +27,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+import kadril
 import kadril.torch as hvd
 from kadril.bench.turns import Setting
 
 __all__ = ["Trainer", "make_trainers"]
 
-ALONE, KADRIL, TIMELINE = "alone", "kadril", "kadril, timeline"
+ALONE, MEETING, LEAST = "alone", "meeting", "least"
+KADRIL, TIMELINE = "kadril", "kadril, timeline"
 DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "DDP": {},
     "DDP static": {"static_graph": True},
@@ -60,12 +65,25 @@ class Trainer:
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
             named = model.named_parameters()
             self._optimizer = hvd.DistributedOptimizer(self._optimizer, named_parameters=named)
+        self._meet = self._make_meeting()
+
+    def _make_meeting(self) -> Callable[[], None]:
+        """What a rank does for the others between backward pass and update."""
+        world = kadril.current()
+        if self.name == MEETING:
+            return world.transport.barrier
+        if self.name == LEAST:
+            num_numbers = sum(parameter.numel() for parameter in self._bare.parameters())
+            numbers = world.shared_empty(num_numbers).zero_()
+            return lambda: world.transport.allreduce(numbers, postscale=1 / world.size)
+        return lambda: None
 
     def train(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Forward, backward, reduction, update, zero_grad."""
         images, labels = next(batches)
         loss = cross_entropy(self._model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
+        self._meet()
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.losses.append(loss.detach())
@@ -97,8 +115,10 @@ def make_trainers(workload: str, timeline: str) -> list[tuple[Trainer, Setting]]
         timeline: path for the timeline; none is written where it is empty.
     """
     names = [ALONE, KADRIL, *DDP_OPTIONS]
-    if timeline and workload == "mlp":
-        names.insert(2, TIMELINE)
+    if workload == "mlp":
+        names += [MEETING, LEAST]
+        if timeline:
+            names.append(TIMELINE)
     made = []
     for name in names:
         trainer, step, num_calls = make_trainer(workload, name)
