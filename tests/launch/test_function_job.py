@@ -296,7 +296,7 @@ def test_nothing_outlives_a_caller_that_was_killed(playground: Playground, signu
     launched.await_output(rb"\[\d\] asleep", 2, timeout=60.0)
     launched.send(signum)
     launched.process.wait()
-    assert eventually(lambda: not playground.litter(), timeout=15.0), playground.litter()
+    assert eventually(lambda: not playground.litter(), timeout=40.0), playground.litter()
 
 
 def test_the_call_is_in_a_private_place_and_gone_afterwards(playground: Playground) -> None:
