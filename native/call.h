@@ -40,6 +40,7 @@ struct Call {
   Scale scale;
   int32_t num_dims = -1;  // of the shape, where all members must give the same; -1: not compared
   uint64_t dims[max_dims] = {};
+  bool wish = false;  // said to the others, and not compared
   uint64_t name_hash = 0;
   char name[max_name] = {};  // cut short; only for messages
 

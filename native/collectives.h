@@ -16,7 +16,9 @@
 //             they are done
 #pragma once
 
+#include <functional>
 #include <span>
+#include <vector>
 
 #include "channel.h"
 #include "runs.h"
@@ -41,8 +43,10 @@ struct Incoming {
 
 Error barrier(Channel& channel, Call call);
 
-// `count` elements of source on every member; in place where target is source.
-Error allreduce(Channel& channel, Call call, const void* source, void* target);
+// `count` elements of source on every member; in place where target is source. `any_wish` is set to
+// whether a member's call has one.
+Error allreduce(Channel& channel, Call call, const void* source, void* target,
+                bool* any_wish = nullptr);
 
 // The result is written on member `call.root` only.
 Error reduce(Channel& channel, Call call, const void* source, void* target);
@@ -65,5 +69,19 @@ Error alltoallv(Channel& channel, Call call, const void* source,
 // Messages between the same two members are matched in the order of the lists.
 Error exchange(Channel& channel, Call call, std::span<const Outgoing> sends,
                std::span<const Incoming> recvs);
+
+// What the messages of an exchange follow from: a few bytes that each member knows of itself.
+struct Premise {
+  std::span<const std::byte> mine;     // as many on every member
+  std::span<const std::byte> planned;  // of all members in their order; empty where nothing is
+  std::vector<std::byte> found = {};   // the same, as it is; set where that was not planned for
+};
+
+// As above, if every member has planned for what all of them say of themselves; otherwise nothing
+// moves, and all of them learn what to plan for. `meanwhile` is this member's own part of the work,
+// done while messages are under way, and only if they are.
+Error exchange_planned(Channel& channel, Call call, std::span<const Outgoing> sends,
+                       std::span<const Incoming> recvs, Premise& premise,
+                       const std::function<void()>& meanwhile);
 
 }  // namespace kadril

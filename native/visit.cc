@@ -40,6 +40,13 @@ Error Visit::compare() const {
   return error;
 }
 
+bool Visit::any_wish() const {
+  for (int member = 0; member < size(); ++member) {
+    if (posting(member).call.wish) return true;
+  }
+  return false;
+}
+
 bool Visit::all_inlined() const {
   for (int member = 0; member < size(); ++member) {
     if (!posting(member).inlined) return false;

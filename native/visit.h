@@ -43,8 +43,10 @@ class Visit {
   void prepare(const Offer& offer);
   Error publish();
 
-  // Further meetings of the same call.
+  // Further meetings of the same call; in two steps, for work in between.
   Error meet() { return channel_.meet(call_); }
+  void post() { channel_.post(); }
+  Error await_all() { return channel_.await_all(call_); }
 
   // Give every member that gives something staging memory. All or none: where one has no room,
   // all fail, and the channel stays usable.
@@ -75,6 +77,7 @@ class Visit {
   std::byte* source(int member) const { return channel_.arena().at(posting(member).source); }
   std::byte* target(int member) const { return channel_.arena().at(posting(member).target); }
 
+  bool any_wish() const;  // of the call
   bool all_inlined() const;
   bool all_sources_shared() const;  // of the members that give something
   bool all_targets_shared() const;

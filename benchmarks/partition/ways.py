@@ -1,17 +1,16 @@
 """The same movements of data, in three ways: kadril's primitives, mpi4py with NumPy, and gloo.
 
-The second is how DistDL does it: a tensor is looked at as a NumPy array, its pieces are copied into
-NumPy buffers, MPI moves those, and the results are copied into a tensor.
+The second is how DistDL does it: see `distdl.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from distdl import DistdlHalo, DistdlSum
 
 import kadril.nn as knn
 from kadril.partition import Partition
@@ -34,8 +33,8 @@ class MpiNumpy:
     name = "mpi4py"
 
     def __init__(self, comm: Any) -> None:
-        self.all_sum_reduce = Calling(MpiSum, comm)
-        self.halo_exchange = Calling(MpiHalo, comm)
+        self.all_sum_reduce = DistdlSum(comm)
+        self.halo_exchange = DistdlHalo(comm, 2, (0, 0, 1, 1))
 
 
 class Gloo:
@@ -49,7 +48,7 @@ class Gloo:
 
 
 class Calling(torch.nn.Module):
-    """A module around an autograd function, as all three have it."""
+    """A module around an autograd function."""
 
     def __init__(self, function: type[torch.autograd.Function], group: Any) -> None:
         super().__init__()
@@ -59,36 +58,6 @@ class Calling(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Call it."""
         return self.function.apply(x, self.group)
-
-
-class MpiSum(torch.autograd.Function):
-    """The sum over both ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
-        """Through NumPy arrays."""
-        source = x.detach().cpu().numpy()
-        result = np.zeros_like(source)
-        comm.Iallreduce(source, result).Wait()
-        return torch.tensor(result)
-
-
-class MpiHalo(torch.autograd.Function):
-    """The block with a row more on each side; zeros beyond the edge."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
-        """Through NumPy buffers."""
-        other = 1 - comm.rank
-        y = F.pad(x, (0, 0, 1, 1))
-        array = y.detach().cpu().numpy()
-        ghost, edge = (-1, -2) if comm.rank == 0 else (0, 1)
-        send = np.ascontiguousarray(array[:, :, edge])
-        recv = np.empty_like(send)
-        requests = [comm.Irecv(recv, other), comm.Isend(send, other)]
-        type(requests[0]).Waitall(requests)
-        array[:, :, ghost] = recv
-        return y
 
 
 class GlooSum(torch.autograd.Function):

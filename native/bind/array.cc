@@ -15,7 +15,7 @@ struct TensorFacts {
   PyTypeObject* tensor_class = nullptr;
   std::unordered_map<PyObject*, DType> dtypes;
   const dlpack::ExchangeApi* exchange = nullptr;  // where the class offers one
-  PyObject *data_ptr, *dtype, *shape, *is_cpu, *is_contiguous, *is_neg;
+  PyObject *data_ptr, *dtype, *shape, *stride, *is_cpu, *is_contiguous, *is_neg;
 };
 
 TensorFacts facts;
@@ -66,6 +66,12 @@ bool find_dtype(const dlpack::Tensor& tensor, DType& dtype) {
     default:
       return false;
   }
+}
+
+bool find_complex(const dlpack::Tensor& tensor, DType& dtype) {
+  if (tensor.kind != dlpack::complex || tensor.lanes != 1) return false;
+  dtype = tensor.bits == 64 ? DType::complex64 : DType::complex128;
+  return tensor.bits == 64 || tensor.bits == 128;
 }
 
 bool set_contiguous_shape(const dlpack::Tensor& tensor, Call& call) {
@@ -121,12 +127,50 @@ void* look_through_methods(nb::handle tensor, Call& call) {
   return address.is_valid() ? PyLong_AsVoidPtr(address.ptr()) : nullptr;
 }
 
+bool array_through_exchange(nb::handle tensor, Array& array) {
+  dlpack::Tensor seen;
+  if (facts.exchange->look_at_object(tensor.ptr(), &seen) != 0) throw nb::python_error();
+  if (seen.device != dlpack::cpu ||
+      !(find_dtype(seen, array.dtype) || find_complex(seen, array.dtype))) {
+    return false;
+  }
+  array.memory = static_cast<std::byte*>(seen.data) + seen.byte_offset;
+  array.shape.assign(seen.shape, seen.shape + seen.num_dims);
+  array.strides.resize(array.shape.size());
+  int64_t count = 1;
+  for (size_t i = array.shape.size(); i-- > 0; count *= array.shape[i]) {
+    array.strides[i] = seen.strides ? seen.strides[i] : count;
+  }
+  return true;
+}
+
+std::vector<int64_t> numbers(nb::handle tuple) {
+  std::vector<int64_t> found;
+  for (nb::handle number : nb::borrow<nb::tuple>(tuple)) found.push_back(nb::cast<int64_t>(number));
+  return found;
+}
+
+bool array_through_methods(nb::handle tensor, Array& array) {
+  const auto dtype = facts.dtypes.find(ask(tensor, facts.dtype).ptr());
+  if (dtype == facts.dtypes.end() || ask(tensor, facts.is_cpu).ptr() != Py_True) return false;
+  array.dtype = dtype->second;
+  array.shape = numbers(ask(tensor, facts.shape));
+  array.strides = numbers(call_method(tensor, facts.stride));
+  const nb::object address = call_method(tensor, facts.data_ptr);
+  if (address.is_valid()) {
+    array.memory = static_cast<std::byte*>(PyLong_AsVoidPtr(address.ptr()));
+  }
+  if (PyErr_Occurred()) throw nb::python_error();
+  return true;
+}
+
 }  // namespace
 
 void register_tensor(nb::type_object tensor_class, nb::dict dtype_codes) {
   facts.data_ptr = PyUnicode_InternFromString("data_ptr");
   facts.dtype = PyUnicode_InternFromString("dtype");
   facts.shape = PyUnicode_InternFromString("shape");
+  facts.stride = PyUnicode_InternFromString("stride");
   facts.is_cpu = PyUnicode_InternFromString("is_cpu");
   facts.is_contiguous = PyUnicode_InternFromString("is_contiguous");
   facts.is_neg = PyUnicode_InternFromString("is_neg");
@@ -145,6 +189,15 @@ void* look(nb::handle tensor, Call& call) {
   // An exception of the tensor's own is found again, and raised, by the caller's closer look.
   if (PyErr_Occurred()) PyErr_Clear();
   return memory;
+}
+
+Array array_of(nb::handle tensor) {
+  Array array;
+  const bool is_seen = PyObject_TypeCheck(tensor.ptr(), facts.tensor_class) &&
+                       (facts.exchange ? array_through_exchange(tensor, array)
+                                       : array_through_methods(tensor, array));
+  if (!is_seen) throw nb::type_error("expected a tensor in CPU memory, of a dtype that is moved");
+  return array;
 }
 
 }  // namespace kadril

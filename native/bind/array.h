@@ -7,6 +7,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "call.h"
 
 namespace kadril {
@@ -18,5 +20,16 @@ void register_tensor(nanobind::type_object tensor_class, nanobind::dict dtype_co
 // but a contiguous tensor in CPU memory, about which the caller then finds out more, and says it in
 // an error.
 void* look(nanobind::handle tensor, Call& call);
+
+// A tensor in CPU memory as it lies there; strides are in elements.
+struct Array {
+  std::byte* memory = nullptr;
+  DType dtype = DType::uint8;
+  std::vector<int64_t> shape, strides;
+};
+
+// Throws TypeError for anything else. Lazy conjugation and negation are not seen: whoever calls has
+// resolved them.
+Array array_of(nanobind::handle tensor);
 
 }  // namespace kadril

@@ -23,25 +23,25 @@
 #include "fault.h"
 #include "fork_mark.h"
 #include "kernels.h"
+#include "moves.h"
 #include "room.h"
 
 namespace nb = nanobind;
 
 namespace kadril {
+
+nb::object outcome(Error error) {
+  if (!error) return nb::none();
+  if (error->reason == Reason::interrupted) throw nb::python_error();
+  return nb::cast(std::move(*error));
+}
+
 namespace {
 
 using Address = uintptr_t;
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
-
-// None, or the failure as an object; an interruption is the Python exception that its signal
-// handler raised.
-nb::object outcome(Error error) {
-  if (!error) return nb::none();
-  if (error->reason == Reason::interrupted) throw nb::python_error();
-  return nb::cast(std::move(*error));
-}
 
 class PythonHooks final : public Hooks {
  public:
@@ -215,6 +215,25 @@ nb::object py_allreduce_tensor(PythonChannel& self, nb::handle tensor, const cha
   return run([&] { return allreduce(self.channel, call, memory, memory); });
 }
 
+// The sum of a tensor over all members in another one like it, and whether any member wishes:
+// a bool, or a Failure; NotImplemented where that needs a closer look.
+nb::object py_sum_tensor(PythonChannel& self, nb::handle source, nb::handle target, bool wish,
+                         const char* name) {
+  Call call, result;
+  void* from = look(source, call);
+  void* to = look(target, result);
+  if (!from || !to || call.dtype != result.dtype || call.count != result.count ||
+      !supports(call.dtype, Op::sum)) {
+    return nb::borrow(Py_NotImplemented);
+  }
+  call.set_name(name);
+  call.op = Op::sum;
+  call.wish = wish;
+  bool any_wish = false;
+  nb::object failure = run([&] { return allreduce(self.channel, call, from, to, &any_wish); });
+  return failure.is_none() ? nb::cast(any_wish) : failure;
+}
+
 nb::object py_reduce(PythonChannel& self, Address source, Address target, nb::handle shape,
                      int dtype, int op, int root, double prescale, double postscale,
                      const char* name) {
@@ -296,25 +315,25 @@ nb::object py_exchange(PythonChannel& self, const std::vector<Message>& sends,
 }
 
 // peer, dtype, address, bytes, bytes of a run, (count, stride in bytes) of each dim outside it
-using Box =
+using BoxMessage =
     std::tuple<int, int, Address, uint64_t, uint64_t, std::vector<std::pair<uint64_t, int64_t>>>;
 
-Runs runs_of(const Box& box) {
+Runs runs_of(const BoxMessage& box) {
   std::vector<Runs::Dim> dims;
   for (const auto& [count, stride] : std::get<5>(box)) dims.push_back({count, stride});
   return {std::get<4>(box), std::move(dims)};
 }
 
-nb::object py_exchange_boxes(PythonChannel& self, const std::vector<Box>& sends,
-                             const std::vector<Box>& recvs, const char* name) {
+nb::object py_exchange_boxes(PythonChannel& self, const std::vector<BoxMessage>& sends,
+                             const std::vector<BoxMessage>& recvs, const char* name) {
   const Call call = make_call(static_cast<int>(DType::uint8), name);
   std::vector<Outgoing> outgoing;
   std::vector<Incoming> incoming;
-  for (const Box& box : sends) {
+  for (const BoxMessage& box : sends) {
     const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
     outgoing.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
   }
-  for (const Box& box : recvs) {
+  for (const BoxMessage& box : recvs) {
     const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
     incoming.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
   }
@@ -377,6 +396,7 @@ void bind_channel(nb::module_& module) {
   nb::class_<PythonChannel>(module, "Channel")
       .def("allreduce", &py_allreduce)
       .def("allreduce_tensor", &py_allreduce_tensor)
+      .def("sum_tensor", &py_sum_tensor)
       .def("reduce", &py_reduce)
       .def("broadcast", &py_broadcast)
       .def("allgatherv", &py_allgatherv)
@@ -439,6 +459,7 @@ NB_MODULE(_native, module) {
   bind_channel(module);
   bind_segment(module);
   bind_engine(module);
+  bind_moves(module);
   module.def("reduce_local", &reduce_local);
   module.def("supports", [](int dtype, int op) {
     return dtype >= 0 && dtype < num_dtypes && op >= 0 && op < num_ops &&

@@ -161,13 +161,14 @@ class AllReduce {
 
 }  // namespace
 
-Error allreduce(Channel& channel, Call call, const void* source, void* target) {
+Error allreduce(Channel& channel, Call call, const void* source, void* target, bool* any_wish) {
   call.kind = Kind::allreduce;
   if (!supports(call.dtype, call.op)) return fail(Reason::unsupported, call.text());
   const uint64_t bytes = call.count * size_of(call.dtype);
   Visit visit(channel, call);
   const auto pack = [&](std::byte* payload) { copy_cached(payload, source, bytes); };
   if (auto error = visit.begin({source, target, bytes, bytes, bytes}, pack)) return error;
+  if (any_wish) *any_wish = visit.any_wish();
   return AllReduce(visit, call, source, target).run();
 }
 

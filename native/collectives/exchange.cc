@@ -6,7 +6,13 @@
 // every lane moves on:
 //
 //     half:  | lane 0: next slice of message 0 | lane 1: next slice of message 1 | ... |
+//
+// A planned exchange has a premise: what all members say of themselves when they post. It stands
+// before the messages in the payload, after a hash of what the member has planned for, so that all
+// members decide alike whether to go on.
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <vector>
 
 #include "collectives.h"
@@ -17,16 +23,19 @@ namespace {
 
 class Exchange {
  public:
-  Exchange(Visit& visit, std::span<const Outgoing> sends, std::span<const Incoming> recvs)
-      : visit_(visit), sends_(sends), recvs_(recvs) {}
+  Exchange(Visit& visit, std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+           Premise* premise = nullptr, const std::function<void()>* meanwhile = nullptr)
+      : visit_(visit), sends_(sends), recvs_(recvs), premise_(premise), meanwhile_(meanwhile) {}
 
   Error run() {
     if (auto error = visit_.enter()) return error;
     post_table();
     if (auto error = visit_.publish()) return error;
+    if (premise_ && !premise_holds()) return visit_.leave();
     if (auto error = match()) return error;
     copy_to_myself();
     if (visit_.all_inlined()) {
+      work_meanwhile();
       receive([&](int peer, const Entry& entry) {
         return visit_.posting(peer).payload + entry.position;
       });
@@ -34,6 +43,7 @@ class Exchange {
     }
     if (all_memory_shared()) {
       visit_.hit(Phase::mid_copy);
+      work_meanwhile();
       receive([&](int, const Entry& entry) { return visit_.arena().at(entry.memory); });
       visit_.hit(Phase::mid_reduce);
       visit_.hit(Phase::reduced);
@@ -47,9 +57,39 @@ class Exchange {
  private:
   bool stays_here(int peer) const { return peer == visit_.me(); }
 
+  void work_meanwhile() {
+    if (meanwhile_) (*meanwhile_)();
+  }
+
+  // Bytes of the payload before the messages.
+  uint64_t premise_bytes() const { return premise_ ? sizeof(uint64_t) + premise_->mine.size() : 0; }
+
+  void post_premise() {
+    const uint64_t plan = hash_bytes(premise_->planned.data(), premise_->planned.size(), 3);
+    std::byte* payload = visit_.mine().payload;
+    std::memcpy(payload, &plan, sizeof plan);
+    std::memcpy(payload + sizeof plan, premise_->mine.data(), premise_->mine.size());
+  }
+
+  bool premise_holds() {
+    std::vector<std::byte>& found = premise_->found;
+    bool same_plan = true;
+    for (int m = 0; m < visit_.size(); ++m) {
+      const std::byte* payload = visit_.posting(m).payload;
+      same_plan &= std::memcmp(payload, visit_.posting(0).payload, sizeof(uint64_t)) == 0;
+      found.insert(found.end(), payload + sizeof(uint64_t), payload + premise_bytes());
+    }
+    const auto planned = premise_->planned;
+    if (!same_plan || !std::equal(found.begin(), found.end(), planned.begin(), planned.end())) {
+      return false;
+    }
+    found.clear();
+    return true;
+  }
+
   void post_table() {
     std::span<Entry> table = visit_.my_table();
-    uint64_t total = 0;
+    uint64_t total = premise_bytes();
     uint16_t lane = 0;
     for (size_t i = 0; i < sends_.size(); ++i) {
       const Outgoing& send = sends_[i];
@@ -67,8 +107,10 @@ class Exchange {
     Posting& mine = visit_.mine();
     mine.num_sends = static_cast<uint32_t>(sends_.size());
     mine.num_recvs = static_cast<uint32_t>(recvs_.size());
-    visit_.prepare({nullptr, nullptr, 0, 0, total});
-    if (!mine.inlined || total == 0) return;
+    const bool gives = total > premise_bytes();
+    visit_.prepare({nullptr, nullptr, 0, 0, gives ? total : 0});
+    if (premise_) post_premise();
+    if (!mine.inlined || !gives) return;
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (stays_here(sends_[i].peer) || sends_[i].bytes == 0) continue;
       read(sends_[i], mine.payload + table[i].position, 0, sends_[i].bytes);
@@ -195,7 +237,9 @@ class Exchange {
     for (uint64_t round = 0; round < num_rounds; ++round) {
       fill(round, lanes[visit_.me()]);
       visit_.hit(Phase::mid_copy);
-      if (auto error = visit_.meet()) return error;
+      visit_.post();
+      if (round == 0) work_meanwhile();
+      if (auto error = visit_.await_all()) return error;
       drain(round, lanes);
       visit_.hit(Phase::mid_reduce);
     }
@@ -233,23 +277,39 @@ class Exchange {
   Visit& visit_;
   std::span<const Outgoing> sends_;
   std::span<const Incoming> recvs_;
+  Premise* premise_;
+  const std::function<void()>* meanwhile_;
   std::vector<const Entry*> matches_;  // the send behind each of our receives
 };
+
+Error check_table(const Channel& channel, size_t num_messages) {
+  const auto most = static_cast<size_t>(Channel::table_capacity(channel.num_members()));
+  if (num_messages <= most) return nullptr;
+  return fail(Reason::invalid,
+              "too many messages in one exchange: " + std::to_string(num_messages) + ", at most " +
+                  std::to_string(most));
+}
 
 }  // namespace
 
 Error exchange(Channel& channel, Call call, std::span<const Outgoing> sends,
                std::span<const Incoming> recvs) {
   if (call.kind != Kind::alltoallv) call.kind = Kind::exchange;
-  if (sends.size() + recvs.size() >
-      static_cast<size_t>(Channel::table_capacity(channel.num_members()))) {
-    return fail(
-        Reason::invalid,
-        "too many messages in one exchange: " + std::to_string(sends.size() + recvs.size()) +
-            ", at most " + std::to_string(Channel::table_capacity(channel.num_members())));
-  }
+  if (auto error = check_table(channel, sends.size() + recvs.size())) return error;
   Visit visit(channel, call);
   return Exchange(visit, sends, recvs).run();
+}
+
+Error exchange_planned(Channel& channel, Call call, std::span<const Outgoing> sends,
+                       std::span<const Incoming> recvs, Premise& premise,
+                       const std::function<void()>& meanwhile) {
+  call.kind = Kind::exchange;
+  const uint64_t length = sizeof(uint64_t) + premise.mine.size();
+  if (length > inline_bytes) return fail(Reason::invalid, "a premise too long for a posting");
+  if (auto error = check_table(channel, sends.size() + recvs.size())) return error;
+  call.set_counts({&length, 1});
+  Visit visit(channel, call);
+  return Exchange(visit, sends, recvs, &premise, &meanwhile).run();
 }
 
 Error alltoallv(Channel& channel, Call call, const void* source,

@@ -60,11 +60,82 @@ void test_contiguous() {
   CHECK(piece[0] == std::byte{3} && piece[3] == std::byte{6});
 }
 
+// Elements of 2 bytes in an array of 3 x 4 x 5: boxes whose runs are elements, rows, planes.
+constexpr size_t item = 2;
+constexpr int64_t strides[] = {20, 5, 1};
+const Box boxes[] = {{{1, 2}, {1, 3}, {4, 1}}, {{0, 3}, {1, 2}, {1, 3}}, {{0, 3}, {2, 1}, {0, 5}},
+                     {{1, 2}, {0, 4}, {0, 5}}, {{2, 1}, {3, 1}, {4, 1}}, {{0, 2}, {0, 4}, {2, 2}}};
+
+std::vector<std::byte> elements_of(const Box& box, const std::vector<std::byte>& array) {
+  std::vector<std::byte> found;
+  for (int64_t i = box[0].start; i < box[0].start + box[0].size; ++i) {
+    for (int64_t j = box[1].start; j < box[1].start + box[1].size; ++j) {
+      for (int64_t k = box[2].start; k < box[2].start + box[2].size; ++k) {
+        const auto first = static_cast<size_t>(i * strides[0] + j * strides[1] + k * strides[2]);
+        for (size_t byte = 0; byte < item; ++byte) found.push_back(array[first * item + byte]);
+      }
+    }
+  }
+  return found;
+}
+
+void test_place() {
+  const auto array = numbered(60 * item);
+  for (const Box& box : boxes) {
+    const auto expected = elements_of(box, array);
+    const Placed placed = place(box, strides, item);
+    CHECK(placed.bytes == expected.size());
+    std::vector<std::byte> found(placed.bytes);
+    placed.runs.read(found.data(), array.data() + placed.offset, 0, placed.bytes);
+    CHECK(found == expected);
+  }
+}
+
+void test_boxes_one_after_the_other() {
+  const auto array = numbered(60 * item);
+  std::vector<std::byte> expected;
+  Runs all;
+  for (const Box& box : boxes) {
+    const auto part = elements_of(box, array);
+    expected.insert(expected.end(), part.begin(), part.end());
+    Placed placed = place(box, strides, item);
+    all.append(placed.offset, placed.bytes, std::move(placed.runs));
+  }
+  for (uint64_t begin = 0; begin < expected.size(); begin += 3) {
+    for (uint64_t bytes = 1; begin + bytes <= expected.size(); bytes += 5) {
+      std::vector<std::byte> piece(bytes);
+      all.read(piece.data(), array.data(), begin, bytes);
+      CHECK(std::equal(piece.begin(), piece.end(), expected.begin() + static_cast<long>(begin)));
+    }
+  }
+}
+
+void test_copy_and_fill() {
+  const auto array = numbered(60 * item);
+  const Box& box = boxes[1];  // 3 x 2 x 3, neither side contiguous
+  const int64_t wider[] = {42, 7, 1};
+  const Box room = {{0, 3}, {2, 2}, {3, 3}};
+  std::vector<std::byte> target(126 * item, std::byte{255});
+  const Placed from = place(box, strides, item);
+  const Placed to = place(room, wider, item);
+  copy_box(target.data(), to, array.data(), from);
+  std::vector<std::byte> found(to.bytes);
+  to.runs.read(found.data(), target.data() + to.offset, 0, to.bytes);
+  CHECK(found == elements_of(box, array));
+  const std::byte pattern[] = {std::byte{1}, std::byte{2}};
+  to.runs.fill(target.data() + to.offset, to.bytes, pattern);
+  CHECK(std::count(target.begin(), target.end(), std::byte{2}) == 18);
+  CHECK(std::count(target.begin(), target.end(), std::byte{255}) == 126 * 2 - 36);
+}
+
 }  // namespace
 
 int main() {
   test_read();
   test_write_is_the_inverse_of_read();
   test_contiguous();
+  test_place();
+  test_boxes_one_after_the_other();
+  test_copy_and_fill();
   return 0;
 }

@@ -58,6 +58,12 @@ class Channel:
     ) -> Any:
         """All-reduce in place in one call; NotImplemented for anything that needs a closer look."""
 
+    def sum_tensor(self, source: object, target: object, wish: bool, name: str, /) -> Any:
+        """The sum in another tensor, and whether any member wishes: a bool, or a Failure.
+
+        NotImplemented for anything that needs a closer look.
+        """
+
     def reduce(
         self,
         source: int,
@@ -123,6 +129,36 @@ class Channel:
     def barrier(self, name: str, /) -> Failure | None: ...
     def revoke(self) -> None: ...
     def close(self) -> None: ...
+
+class MovePlan:
+    """Boxes that move between two tensors and other members.
+
+    Boxes are (start, size) of each dim. The arguments: boxes of the source by peer, boxes of the
+    target by peer, boxes of both that are copied, boxes of the target that are filled, the element
+    they are filled with, and what all members said of themselves when this was planned.
+    """
+
+    def __init__(
+        self,
+        sends: Sequence[tuple[int, Sequence[Sequence[tuple[int, int]]]]],
+        recvs: Sequence[tuple[int, Sequence[Sequence[tuple[int, int]]]]],
+        copies: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]],
+        edges: Sequence[Sequence[tuple[int, int]]],
+        fill: bytes,
+        planned: bytes,
+        /,
+    ) -> None: ...
+    def run(
+        self,
+        channel: Channel,
+        source: object,
+        target: object,
+        beside: object | None,
+        mine: bytes,
+        copies: bool,
+        name: str,
+    ) -> bytes | Failure | None:
+        """Move; bytes, what all members say of themselves, where it was not planned for that."""
 
 class Segment:
     """One process's view of the shared segment: the mapping, and the watch on the peers."""

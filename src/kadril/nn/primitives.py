@@ -13,9 +13,9 @@ import torch
 
 from kadril import ops
 from kadril.ops.all_gather import as_axes
-from kadril.ops.all_sum_reduce import axes_to_reduce
+from kadril.ops.all_sum_reduce import axes_to_reduce, sum_over
 from kadril.ops.halo import widen
-from kadril.partition import Partition
+from kadril.partition import Group, Partition
 from kadril.partition.pairing import text
 
 __all__ = [
@@ -141,9 +141,22 @@ class AllSumReduce(OverAxes):
         ```
     """
 
+    def __init__(
+        self,
+        P_x: Partition,
+        axes_reduce: Sequence[int] | None = None,
+        axes_keep: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(P_x, axes_reduce, axes_keep)
+        self._group: Group | None = None
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y_r = sum of x_s over the line of r."""
-        return ops.all_sum_reduce(x, self.P_x, self.axes_reduce)
+        if not self.P_x.active:
+            return ops.all_sum_reduce(x, self.P_x, self.axes_reduce)
+        if self._group is None:
+            self._group = self.P_x.axis_group(self.axes_reduce)
+        return sum_over(x, self._group, "AllSumReduce")
 
 
 class AllMaxReduce(OverAxes):

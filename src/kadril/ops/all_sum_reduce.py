@@ -12,10 +12,14 @@ from typing import NamedTuple
 
 import torch
 
+from kadril import _native
 from kadril.ops.linear import apply_operator, resolved
-from kadril.ops.structure import any_requires_grad
+from kadril.ops.shm_moves import takes_plans
+from kadril.ops.structure import any_requires_grad, is_differentiable
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition
+from kadril.transport.failures import to_exception
+from kadril.transport.shm import ShmTransport
 
 __all__ = ["all_sum_reduce", "axes_to_reduce", "sum_over"]
 
@@ -62,9 +66,38 @@ def sum_over(
         what: for errors.
         requires_grad: whether any rank's `x` does, where that is known; asked otherwise.
     """
-    if requires_grad is None:
-        requires_grad = any_requires_grad(x, group, what)
-    return apply_operator(SumOperator(group, what), x, requires_grad=requires_grad)
+    operator = SumOperator(group, what)
+    if requires_grad is not None:
+        return apply_operator(operator, x, requires_grad=requires_grad)
+    transport = group.transport
+    if takes_plans(transport, x):
+        done = sum_and_ask(x, transport, what)
+        if done is not None:
+            y, requires_grad = done
+            return apply_operator(operator, x, requires_grad=requires_grad, done=y)
+    requires_grad = any_requires_grad(x, group, what)
+    return apply_operator(operator, x, requires_grad=requires_grad)
+
+
+def sum_and_ask(
+    x: torch.Tensor, transport: ShmTransport, what: str
+) -> tuple[torch.Tensor, bool] | None:
+    """The sum in new memory, and whether any rank's tensor requires gradients, in one call.
+
+    Returns:
+        None for tensors that the native core does not add up by itself.
+    """
+    is_recording = torch.is_grad_enabled() and is_differentiable(x.dtype)
+    # By the name it is found out where some ranks record a graph, and others do not.
+    name = f"{what}, and whether gradients are wanted" if is_recording else what
+    source = resolved(x).contiguous()
+    y = torch.empty_like(source)
+    asked = transport.channel.sum_tensor(source, y, is_recording and x.requires_grad, name)
+    if asked is NotImplemented:
+        return None
+    if isinstance(asked, _native.Failure):
+        raise to_exception(asked, transport.world_ranks)
+    return y, asked
 
 
 def axes_to_reduce(
@@ -88,10 +121,11 @@ def axes_to_reduce(
 def reduced(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
     """The sum, in new memory."""
     x = resolved(x).contiguous()
-    if group.transport.size == 1:
+    transport = group.transport
+    if transport.size == 1:
         return x.clone()
     y = torch.empty_like(x)
-    group.transport.allreduce(x, out=y, name=what)
+    transport.allreduce(x, out=y, name=what)
     return y
 
 

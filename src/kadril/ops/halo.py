@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kadril.ops.edges import EDGES, check_reach, hull_of, pick, sources_of
+from kadril.ops.mover import Mover
 from kadril.ops.moves import Moves, Side, move, plan_moves
-from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.ops.structure import PlanCache, Structure
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition
 
@@ -27,6 +28,8 @@ __all__ = ["HaloExchanger", "Needed", "halo_exchange"]
 
 # From the blocks along one dim to what each position along its axis needs of it.
 Needed = Callable[[Sequence[Interval]], Sequence[Interval]]
+
+Sources = list[torch.Tensor | None]
 
 
 def halo_exchange(
@@ -73,6 +76,7 @@ class HaloExchanger:
         fill: for what is beyond the edge, where that is "zeros".
         edges: as of `halo_exchange`.
         what: for errors.
+        plans: where plans are kept; with others that have the same settings and partition.
     """
 
     def __init__(
@@ -84,14 +88,17 @@ class HaloExchanger:
         fill: float = 0.0,
         edges: Sequence[str] | str | None = None,
         what: str = "HaloExchange",
+        plans: PlanCache | None = None,
     ) -> None:
         self.P_x = P_x
         self.needs = needs
         self.edges = edges_of(P_x, periodic, edges, what)
         self.periodic = [edge == "circular" for edge in self.edges]
+        self.picks = any(edge in ("reflect", "replicate") for edge in self.edges)
         self.fill = fill
         self.what = what
-        self._plans = PlanCache()
+        self._plans = PlanCache() if plans is None else plans
+        self._mover = Mover(P_x, P_x, self._moves, what)
         if len(needs) != P_x.dim:
             raise ValueError(f"{what}: {len(needs)} halos for the {P_x.dim} axes of {P_x!r}")
 
@@ -99,15 +106,22 @@ class HaloExchanger:
         """Exchange."""
         if not self.P_x.active:
             return nothing_of(x, self.P_x, self.what)
-        return self.exchange(x, agree(self.P_x, x, self.what))
+        y, structure = self._mover(x)
+        return pick(y, self._look_up(structure)[1]) if self.picks else y
 
     def exchange(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
         """Exchange, with the structure already agreed on."""
-        moves, sources = self._plans.get(
+        moves, sources = self._look_up(structure)
+        y = move(x, moves, self.P_x.transport, self.what, requires_grad=structure.requires_grad)
+        return pick(y, sources) if self.picks else y
+
+    def _look_up(self, structure: Structure) -> tuple[Moves, Sources]:
+        return self._plans.get(
             structure, lambda: (self._plan(structure), self._find_sources(structure))
         )
-        y = move(x, moves, self.P_x.transport, self.what, requires_grad=structure.requires_grad)
-        return pick(y, sources)
+
+    def _moves(self, structure: Structure) -> Moves:
+        return self._look_up(structure)[0]
 
     def _needed(self, structure: Structure) -> list[list[Interval]]:
         """For each dim, what each position along its axis needs, also beyond the edge."""
@@ -144,9 +158,11 @@ class HaloExchanger:
             fill=self.fill,
         )
 
-    def _find_sources(self, structure: Structure) -> list[torch.Tensor | None]:
+    def _find_sources(self, structure: Structure) -> Sources:
         """For each dim, what to pick from what came, where it is not the box itself."""
-        found: list[torch.Tensor | None] = []
+        found: Sources = []
+        if not self.picks:
+            return found
         for have, needed, edge, position in zip(
             structure.blocks(self.what),
             self._needed(structure),

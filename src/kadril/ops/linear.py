@@ -40,7 +40,9 @@ class Operator(Protocol):
         ...
 
 
-def apply_operator(operator: Operator, x: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+def apply_operator(
+    operator: Operator, x: torch.Tensor, *, requires_grad: bool, done: torch.Tensor | None = None
+) -> torch.Tensor:
     """F x, with F* as its backward pass.
 
     Args:
@@ -48,16 +50,23 @@ def apply_operator(operator: Operator, x: torch.Tensor, *, requires_grad: bool) 
         x: this rank's block; it stays in the graph also where the rank gives nothing.
         requires_grad: whether any worker's block does. Then all of them are there for the
             collectives of the backward pass.
+        done: F x, where that is there already; it has no graph, and nobody else has it.
     """
     if not (torch.is_grad_enabled() and (x.requires_grad or requires_grad)):
-        return operator.forward(resolved(x))
+        return operator.forward(resolved(x)) if done is None else done
     anchor = None if x.requires_grad else anchor_for(True)
-    return apply(OperatorFunction, x, anchor, operator)
+    # In a tuple: as an argument of its own it would be an input that is given back.
+    return apply(OperatorFunction, x, anchor, operator, (done,))
 
 
 def resolved(x: torch.Tensor) -> torch.Tensor:
-    """A tensor whose memory holds its values: torch conjugates and negates lazily."""
-    return x.detach().resolve_conj().resolve_neg()
+    """A tensor whose memory holds its values, without a graph.
+
+    Torch conjugates and negates lazily.
+    """
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    return x.detach() if x.requires_grad else x
 
 
 class OperatorFunction(torch.autograd.Function):
@@ -65,11 +74,15 @@ class OperatorFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, _: torch.Tensor | None, operator: Operator
+        ctx: Any,
+        x: torch.Tensor,
+        _: torch.Tensor | None,
+        operator: Operator,
+        done: tuple[torch.Tensor | None],
     ) -> torch.Tensor:
         """y = F x."""
         ctx.operator, ctx.shape, ctx.dtype = operator, x.shape, x.dtype
-        return operator.forward(resolved(x))
+        return operator.forward(resolved(x)) if done[0] is None else done[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -82,7 +95,7 @@ class OperatorFunction(torch.autograd.Function):
             x = got.reshape(ctx.shape)
         if torch.is_grad_enabled() and grad.requires_grad:
             x = apply(OnceFunction, x, grad, ctx.operator.what)
-        return x, None, None
+        return x, None, None, None
 
 
 class OnceFunction(torch.autograd.Function):

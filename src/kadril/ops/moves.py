@@ -15,19 +15,31 @@ Boxes are products of intervals, so who sends what to whom is found dim by dim.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from kadril import _native
 from kadril.ops.linear import apply_operator
-from kadril.ops.packing import Slices, exchange_packed, unpack_add, unpack_into
+from kadril.ops.packing import (
+    Slices,
+    exchange_packed,
+    num_elements,
+    split_messages,
+    unpack_add,
+    unpack_into,
+)
+from kadril.ops.shm_moves import adjoint_plan, forward_plan, run_plan, takes_plans
 from kadril.partition import Interval
 from kadril.partition.pairing import rank_at
 from kadril.transport.base import Transport
+from kadril.transport.shm import ShmTransport
 
-__all__ = ["Moves", "move", "plan_moves"]
+__all__ = ["MoveOperator", "Moves", "Side", "move", "plan_moves", "run_moves"]
 
 
 class Run(NamedTuple):
@@ -45,7 +57,8 @@ class Move(NamedTuple):
     boxes: tuple[Slices, ...]
 
 
-class Moves(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moves:
     """What one worker has to do.
 
     Attributes:
@@ -67,6 +80,36 @@ class Moves(NamedTuple):
     fill: float
     edges: tuple[Slices, ...]
     is_one_to_one: bool
+    _plans: dict[torch.dtype, _native.MovePlan] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def __deepcopy__(self, _: dict[int, object]) -> Moves:
+        """Itself: it does not change."""
+        return self
+
+    def forward_plan(self, dtype: torch.dtype) -> _native.MovePlan:
+        """For the native core, where workers have agreed on the structure already."""
+        plan = self._plans.get(dtype)
+        if plan is None:
+            plan = self._plans[dtype] = forward_plan(self, dtype)
+        return plan
+
+    @functools.cached_property
+    def adjoint_plan(self) -> _native.MovePlan:
+        """The same, backwards."""
+        return adjoint_plan(self, copies=self.is_one_to_one or self.keeps_whole)
+
+    @functools.cached_property
+    def keeps_whole(self) -> bool:
+        """Whether this worker gets all that it owns, once."""
+        whole = tuple(slice(0, size) for size in self.shape or ())
+        return len(self.copies) == 1 and self.copies[0][0] == whole
+
+    @functools.cached_property
+    def num_returning(self) -> int:
+        """Elements that come back from others in the adjoint."""
+        return sum(num_elements(box) for _, boxes in self.sends for box in boxes)
 
 
 class Side(NamedTuple):
@@ -83,6 +126,10 @@ class Side(NamedTuple):
     shape: tuple[int, ...]
     blocks: Sequence[Sequence[Interval]]
     me: tuple[int, ...] | None
+
+    def frozen(self) -> Side:
+        """The same, as a key."""
+        return Side(tuple(self.ranks), self.shape, tuple(map(tuple, self.blocks)), self.me)
 
     @property
     def number(self) -> int:
@@ -121,7 +168,7 @@ def plan_moves(
     fill: float = 0.0,
     is_one_to_one: bool = False,
 ) -> Moves:
-    """What this process has to do.
+    """What this process has to do; layers with the same blocks share it.
 
     Args:
         owners: who owns what; boxes do not overlap.
@@ -130,6 +177,18 @@ def plan_moves(
         fill: for what nobody owns.
         is_one_to_one: whether the boxes that are needed do not overlap, and leave nothing out.
     """
+    return find_moves(owners.frozen(), takers.frozen(), tuple(periods), fill, is_one_to_one)
+
+
+@functools.lru_cache(maxsize=256)
+def find_moves(
+    owners: Side,
+    takers: Side,
+    periods: tuple[int | None, ...],
+    fill: float,
+    is_one_to_one: bool,
+) -> Moves:
+    """As `plan_moves`."""
     owned, needed = owners.box(), takers.box()
     outgoing: dict[int, list[Slices]] = {}
     incoming: dict[int, list[Slices]] = {}
@@ -205,6 +264,9 @@ def target_slices(box: Sequence[Run]) -> Slices:
 def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) -> torch.Tensor:
     """y = F x."""
     y = x.new_empty(0 if moves.out_shape is None else moves.out_shape)
+    if takes_plans(transport, x):
+        run_plan(moves.forward_plan(x.dtype), transport, x, y, what, copies=moves.copies)
+        return y
     for edge in moves.edges:
         y[edge] = moves.fill
     for mine, box in moves.copies:
@@ -219,15 +281,38 @@ def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) 
     """x = F* y."""
     if moves.is_one_to_one:
         return run_inverse(moves, transport, y, what)
-    copies = moves.copies
-    if len(copies) == 1 and y[copies[0][1]].shape == moves.shape:
-        x = y[copies[0][1]].clone(memory_format=torch.contiguous_format)
-    else:
-        x = y.new_zeros(0 if moves.shape is None else moves.shape)
-        for mine, box in copies:
-            x[mine] += y[box]
+    if takes_plans(transport, y):
+        return run_adjoint_through(moves, transport, y, what)
+    x = begin_adjoint(moves, y)
     came = exchange_packed(transport, moves.recvs, y, moves.sends, x, what, beside=True)
     for (_, boxes), received in zip(moves.sends, came, strict=True):
+        unpack_add(x, boxes, received)
+    return x
+
+
+def begin_adjoint(moves: Moves, y: torch.Tensor) -> torch.Tensor:
+    """What a worker has of F* y itself."""
+    if moves.keeps_whole:
+        return y[moves.copies[0][1]].clone(memory_format=torch.contiguous_format)
+    x = y.new_zeros(0 if moves.shape is None else moves.shape)
+    for mine, box in moves.copies:
+        x[mine] += y[box]
+    return x
+
+
+def run_adjoint_through(
+    moves: Moves, transport: ShmTransport, y: torch.Tensor, what: str
+) -> torch.Tensor:
+    """x = F* y, through shared memory: what comes back is added afterwards."""
+    if moves.keeps_whole and moves.shape is not None:
+        x = y.new_empty(moves.shape)
+        copies = tuple((box, mine) for mine, box in moves.copies)
+    else:
+        x = begin_adjoint(moves, y)
+        copies = ()
+    came = y.new_empty(moves.num_returning)
+    run_plan(moves.adjoint_plan, transport, y, x, what, copies=copies, beside=came)
+    for (_, boxes), received in zip(moves.sends, split_messages(came, moves.sends), strict=True):
         unpack_add(x, boxes, received)
     return x
 
@@ -235,6 +320,10 @@ def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) 
 def run_inverse(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
     """x = F* y, where each element has one place only: nothing is added."""
     x = y.new_empty(0 if moves.shape is None else moves.shape)
+    if takes_plans(transport, y):
+        copies = tuple((box, mine) for mine, box in moves.copies)
+        run_plan(moves.adjoint_plan, transport, y, x, what, copies=copies)
+        return x
     for mine, box in moves.copies:
         x[mine] = y[box]
     came = exchange_packed(transport, moves.recvs, y, moves.sends, x, what)

@@ -1,8 +1,7 @@
 """Packing: boxes of tensors as the messages that transports take, one for each peer.
 
 A transport takes contiguous memory, so boxes are copied out of one tensor and into another. Shared
-memory takes boxes as they are, as long as they are not made of crumbs: copying them twice costs
-more than the exchange itself.
+memory takes boxes as they are: see `shm_moves.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from kadril.transport.base import Transport
-from kadril.transport.shm import ShmTransport
 
-__all__ = ["Slices", "exchange_packed", "unpack_add", "unpack_into"]
+__all__ = ["Slices", "exchange_packed", "split_messages", "unpack_add", "unpack_into"]
 
 Slices = tuple[slice, ...]
 Boxes = tuple[Slices, ...]
-
-SMALLEST_RUN = 512  # bytes; crumbs are packed faster by torch
 
 
 def exchange_packed(
@@ -47,47 +43,34 @@ def exchange_packed(
     Returns:
         What was received from each peer, for `unpack_into` or `unpack_add`.
     """
-    takes_boxes = isinstance(transport, ShmTransport) and x.device.type == "cpu"
-    given = [(peer, as_message(x, boxes, takes_boxes)) for peer, boxes in sends]
-    taken = [
-        (peer, room_for(y, boxes, takes_boxes=takes_boxes, beside=beside)) for peer, boxes in recvs
-    ]
-    if isinstance(transport, ShmTransport) and takes_boxes:
-        transport.exchange_boxes(given, taken, name=what)
-    else:
-        transport.exchange(given, taken, name=what)
+    given = [(peer, as_message(x, boxes)) for peer, boxes in sends]
+    taken = [(peer, room_for(y, boxes, beside=beside)) for peer, boxes in recvs]
+    transport.exchange(given, taken, name=what)
     return [received for _, received in taken]
 
 
-def as_message(x: torch.Tensor, boxes: Sequence[Slices], takes_boxes: bool) -> torch.Tensor:
+def as_message(x: torch.Tensor, boxes: Sequence[Slices]) -> torch.Tensor:
     """The elements of some boxes, one after the other; a view where it can be sent as it is."""
     if len(boxes) > 1:
         return torch.cat([x[box].reshape(-1) for box in boxes])
-    box = x[boxes[0]]
-    return box if takes_boxes and has_long_runs(box) else box.contiguous()
+    return x[boxes[0]].contiguous()
 
 
-def room_for(
-    y: torch.Tensor, boxes: Sequence[Slices], *, takes_boxes: bool, beside: bool
-) -> torch.Tensor:
+def room_for(y: torch.Tensor, boxes: Sequence[Slices], *, beside: bool) -> torch.Tensor:
     """Memory to receive some boxes into: their own where that will do."""
     if len(boxes) > 1:
-        return y.new_empty(sum(math.prod(each.stop - each.start for each in box) for box in boxes))
+        return y.new_empty(sum(num_elements(box) for box in boxes))
     box = y[boxes[0]]
-    is_place = box.is_contiguous() or (takes_boxes and has_long_runs(box))
-    return box if is_place and not beside else y.new_empty(box.shape)
+    return box if box.is_contiguous() and not beside else y.new_empty(box.shape)
 
 
-def has_long_runs(box: torch.Tensor) -> bool:
-    """Whether enough elements lie together each time."""
-    run = box.element_size()
-    for size, stride in zip(reversed(box.shape), reversed(box.stride()), strict=True):
-        if size == 1:
-            continue
-        if stride * box.element_size() != run:
-            return run >= SMALLEST_RUN
-        run *= size
-    return True
+def split_messages(flat: torch.Tensor, messages: Sequence[tuple[int, Boxes]]) -> list[torch.Tensor]:
+    """What came from each peer, for `unpack_add`, where it came one after the other."""
+    counts = [sum(num_elements(box) for box in boxes) for _, boxes in messages]
+    return [
+        part.view([each.stop - each.start for each in boxes[0]]) if len(boxes) == 1 else part
+        for part, (_, boxes) in zip(torch.split(flat, counts), messages, strict=True)
+    ]
 
 
 def unpack_into(x: torch.Tensor, boxes: Sequence[Slices], received: torch.Tensor) -> None:
@@ -112,3 +95,8 @@ def parts_of(
     shapes = [x[box].shape for box in boxes]
     parts = torch.split(received, [shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def num_elements(box: Slices) -> int:
+    """How many a box has."""
+    return math.prod(each.stop - each.start for each in box)

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril.ops.moves import Moves, Side, move, plan_moves
-from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.ops.mover import Mover
+from kadril.ops.moves import Moves, Side, plan_moves
+from kadril.ops.structure import Structure
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
 from kadril.partition.pairing import text
@@ -85,27 +86,15 @@ class Repartitioner:
         self.P_x = P_x
         self.P_y = P_y
         self.sizes = sizes
-        self.preserve_batch = preserve_batch
         self.what = what
         self.union = union_of(P_x, P_y)
-        self._plans = PlanCache()
+        self._mover = Mover(self.union, P_x, self._plan, what, preserve_batch=preserve_batch)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Move the blocks."""
         if not self.union.active:
             return nothing_of(x, self.union, self.what)
-        structure = agree(self.union, x, self.what, owners=self.P_x)
-        moves = self._plans.get(structure, lambda: self._plan(structure))
-        batch = x.shape[0] if self.preserve_batch and x.dim() else None
-        return move(
-            x,
-            moves,
-            self.union.transport,
-            self.what,
-            requires_grad=structure.requires_grad,
-            dtype=structure.dtype,
-            nothing=(0,) if batch is None else (batch, 0),
-        )
+        return self._mover(x)[0]
 
     def _plan(self, structure: Structure) -> Moves:
         blocks = structure.blocks(self.what)

@@ -10,7 +10,7 @@ import functools
 import math
 import struct
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,11 +18,20 @@ import torch
 from kadril.errors import MismatchError, UnsupportedError
 from kadril.partition import Group, Interval, Partition, intervals_of
 from kadril.partition.pairing import index_of, text
-from kadril.transport.base import Transport
 from kadril.transport.buffer import TORCH_DTYPES
 from kadril.transport.small import allgather_bytes
 
-__all__ = ["PlanCache", "Structure", "agree", "agree_in_line", "any_requires_grad"]
+__all__ = [
+    "PlanCache",
+    "Structure",
+    "agree",
+    "agree_in_line",
+    "any_requires_grad",
+    "is_differentiable",
+    "row_of",
+    "shared_plans",
+    "structure_of",
+]
 
 MAX_DIMS = 12
 HEADER = 4  # numbers before the shape
@@ -101,13 +110,13 @@ def agree(
         ValueError: a tensor of too many dims, or one where there should be none; on all of them.
     """
     owners = partition if owners is None else owners
-    rows = gather_rows(partition.transport, x, what)
+    rows = b"".join(allgather_bytes(partition.transport, row_of(x), what))
     return structure_of(rows, partition.ranks, owners.ranks, owners.shape, what)
 
 
 def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
     """As `agree`, among the workers of a group."""
-    rows = gather_rows(group.transport, x, what)
+    rows = b"".join(allgather_bytes(group.transport, row_of(x), what))
     return structure_of(rows, group.ranks, group.ranks, (len(group.ranks),), what)
 
 
@@ -148,11 +157,11 @@ class Row(NamedTuple):
         return f"{dtype} of shape {list(self.shape)}"
 
 
-def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> bytes:
-    """What all workers hold. Nothing is refused here: what one has found wrong, all shall find."""
+def row_of(x: torch.Tensor) -> bytes:
+    """What this worker holds. Nothing is refused here: what one finds wrong, all shall find."""
     is_recording = torch.is_grad_enabled()
     shape = x.shape[:MAX_DIMS]
-    mine = ROW.pack(
+    return ROW.pack(
         x.dim(),
         DTYPE_CODES.get(x.dtype, -1),
         x.requires_grad and is_recording,
@@ -160,7 +169,6 @@ def gather_rows(transport: Transport, x: torch.Tensor, what: str) -> bytes:
         *shape,
         *NO_DIMS[len(shape) :],
     )
-    return b"".join(allgather_bytes(transport, mine, what))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -174,7 +182,7 @@ def structure_of(
     """The structure that follows from what all workers hold; raises as `agree`.
 
     Args:
-        rows: of `gather_rows`.
+        rows: of `row_of`, one after the other.
         ranks: whose they are.
         owners: those of them that hold the tensor, in the order of their partition.
         owners_shape: of that partition.
@@ -234,19 +242,46 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+@functools.lru_cache(maxsize=256)
+def shared_plans(*settings: Hashable) -> PlanCache:
+    """The plans of all layers with the same settings: a network has many that are alike.
+
+    Args:
+        settings: all that plans follow from besides the structure; plain values, since they are
+            kept for longer than the layers.
+    """
+    return PlanCache()
+
+
 class PlanCache:
     """Plans by what they follow from; the last few are kept."""
 
     def __init__(self, capacity: int = 16) -> None:
         self._capacity = capacity
-        self._plans: dict[Hashable, object] = {}
+        self._plans: dict[Hashable, Any] = {}
+
+    def __deepcopy__(self, _: dict[int, object]) -> PlanCache:
+        """An empty one: plans are no state, and belong to this process."""
+        return PlanCache(self._capacity)
+
+    def __reduce__(self) -> tuple[type[PlanCache], tuple[int]]:
+        return PlanCache, (self._capacity,)
+
+    def find(self, key: Hashable) -> Any:
+        """The plan for a key; None where there is none."""
+        return self._plans.get(key)
+
+    def put(self, key: Hashable, plan: object) -> None:
+        """Keep a plan, instead of the oldest one where there are too many."""
+        self._plans.pop(key, None)
+        while len(self._plans) >= self._capacity:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = plan
 
     def get(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
         """The plan for a key, made where there is none."""
-        plan = self._plans.get(key)
+        plan: Plan | None = self._plans.get(key)
         if plan is None:
             plan = make()
-            while len(self._plans) >= self._capacity:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = plan
-        return plan  # type: ignore[return-value]
+            self.put(key, plan)
+        return plan

@@ -1,0 +1,137 @@
+"""A mover: blocks that are moved again and again, as it follows from what all workers hold.
+
+On shared memory, agreeing on that and moving are one call:
+
+    every worker posts what it holds, and what it has planned for
+    the same on all:     messages move, and each worker copies what it has itself
+    otherwise:           nothing moves; all learn what there is, plan for it, and call again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import torch
+
+from kadril import _native
+from kadril.ops.linear import apply_operator, resolved
+from kadril.ops.moves import MoveOperator, Moves
+from kadril.ops.shm_moves import forward_plan, run_plan, takes_plans
+from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
+from kadril.partition import Partition
+from kadril.transport.shm import ShmTransport
+
+__all__ = ["Mover"]
+
+
+class Known(NamedTuple):
+    """What a worker knows to do when it holds such a tensor, if the others hold what they did.
+
+    Attributes:
+        structure: of the tensor that it is a block of.
+        operator: the moves.
+        plan: the same, for the native core.
+        row: what it says of itself.
+        nothing: what it gives from where it owns nothing.
+    """
+
+    structure: Structure
+    operator: MoveOperator
+    plan: _native.MovePlan
+    row: bytes
+    nothing: torch.Tensor | None
+
+
+class Mover:
+    """Moves blocks.
+
+    Args:
+        partition: who take part.
+        owners: those of them that hold the tensor.
+        plan: from the structure of the tensor to this worker's moves.
+        preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
+            size of its input, or with none.
+        what: for errors.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        owners: Partition,
+        plan: Callable[[Structure], Moves],
+        what: str,
+        *,
+        preserve_batch: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.owners = owners
+        self.plan = plan
+        self.what = what
+        self.preserve_batch = preserve_batch
+        self._known = PlanCache()
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, Structure]:
+        """Move; collective over the partition. Also gives the structure of the tensor.
+
+        Raises:
+            MismatchError, UnsupportedError, ValueError: as of `agree` and of the plan; on all
+                workers.
+        """
+        transport = self.partition.transport
+        if takes_plans(transport, x):
+            return self._move_through(transport, x)
+        structure = agree(self.partition, x, self.what, owners=self.owners)
+        operator = self._operator(x, structure)
+        return apply_operator(operator, x, requires_grad=structure.requires_grad), structure
+
+    def _move_through(
+        self, transport: ShmTransport, x: torch.Tensor
+    ) -> tuple[torch.Tensor, Structure]:
+        key = (x.shape, x.dtype, x.requires_grad, torch.is_grad_enabled())
+        known: Known | None = self._known.find(key)
+        if known is None:
+            row = row_of(x)
+            nothing = torch.empty(0)
+            no_plan = _native.MovePlan([], [], [], [], b"", b"")
+            rows = run_plan(no_plan, transport, nothing, nothing, self.what, mine=row)
+            known = self._learn(key, x, row, rows)
+        while True:
+            moves = known.operator.moves
+            source = resolved(x) if known.nothing is None else known.nothing
+            y = source.new_empty(0 if moves.out_shape is None else moves.out_shape)
+            what = self.what
+            rows = run_plan(known.plan, transport, source, y, what, moves.copies, known.row)
+            if rows is None:
+                break
+            known = self._learn(key, x, known.row, rows)
+        if moves.out_shape is None:
+            y = y.reshape(known.operator.nothing)
+        structure = known.structure
+        y = apply_operator(known.operator, x, requires_grad=structure.requires_grad, done=y)
+        return y, structure
+
+    def _learn(self, key: Hashable, x: torch.Tensor, row: bytes, rows: bytes | None) -> Known:
+        """Plan for what all workers hold."""
+        if rows is None:
+            raise AssertionError("nobody has planned, and there was a plan")
+        structure = structure_of(
+            rows, self.partition.ranks, self.owners.ranks, self.owners.shape, self.what
+        )
+        operator = self._operator(x, structure)
+        plan = forward_plan(operator.moves, structure.dtype, rows)
+        owns = operator.moves.shape is not None
+        nothing = None if owns else torch.empty(0, dtype=structure.dtype)
+        known = Known(structure, operator, plan, row, nothing)
+        self._known.put(key, known)
+        return known
+
+    def _operator(self, x: torch.Tensor, structure: Structure) -> MoveOperator:
+        batch = x.shape[0] if self.preserve_batch and x.dim() else None
+        return MoveOperator(
+            self.plan(structure),
+            self.partition.transport,
+            self.what,
+            structure.dtype,
+            (0,) if batch is None else (batch, 0),
+        )
