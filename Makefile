@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MPICH_VENV := .venv-mpich
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Brings the data of examples/fourier_operator.py, which needs none of what its code depends on.
+DARCY_DATA := neuraloperator==0.3.0
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 PYTEST := $(BIN)/python -m pytest
 
@@ -32,6 +34,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed: pyproject.toml $(NATIVE) $(VENV)/.torch
 	$(PIP) install -q -c constraints.txt -e ".[dev]"
+	$(PIP) install -q --no-deps $(DARCY_DATA)
 	touch $@
 
 # The two MPI wheels fight over bin/mpirun and lib/libmpi.so, so MPICH has an environment of its own,

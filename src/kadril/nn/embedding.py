@@ -22,7 +22,7 @@ from torch.nn import functional
 from kadril import ops
 from kadril.nn.linear_blocks import first_along_last_axis
 from kadril.nn.sharing import raise_together, refuse_data, same_on_all
-from kadril.nn.split_state import SplitWeight
+from kadril.nn.split_state import SplitParameters, SplitWeight
 from kadril.ops.calling import apply
 from kadril.ops.structure import agree
 from kadril.partition import Group, Interval, Partition, balanced_intervals
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedEmbedding"]
 
 
-class DistributedEmbedding(torch.nn.Embedding):
+class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
     """`torch.nn.Embedding` over the workers of a partition.
 
     The table is drawn by torch, and then given by the first worker to all. Without `P_w` it is the
@@ -105,8 +105,8 @@ class DistributedEmbedding(torch.nn.Embedding):
             self.rows = Rows(P_x, P_w, num_embeddings, embedding_dim, self.what)
         if self.weight.device.type != "meta":
             same_on_all(P_x if P_w is None else P_w, [self.weight], what=self.what)
-            if self.rows is not None:
-                self._keep_rows(self.rows, self.weight)
+        if self.rows is not None:
+            self._keep_blocks(self.rows.split, self)
 
     @classmethod
     def of(
@@ -138,7 +138,7 @@ class DistributedEmbedding(torch.nn.Embedding):
         if twin.rows is None:
             twin.weight = layer.weight
         else:
-            twin._keep_rows(twin.rows, layer.weight)
+            twin._keep_blocks(twin.rows.split, layer)
         return twin.train(layer.training)
 
     @classmethod
@@ -244,56 +244,6 @@ class DistributedEmbedding(torch.nn.Embedding):
         local = (x - first).where(is_here, torch.zeros_like(x))
         y = functional.embedding(local, used, padding)
         return rows.reducer(y * is_here[..., None])
-
-    def _keep_rows(self, rows: Rows, whole: torch.Tensor) -> None:
-        """Replace the whole table by rows of it."""
-        # Follows the layer to other dtypes and devices where there is no parameter that would.
-        self.register_buffer("like", whole.detach().new_empty(0), persistent=False)
-        self.like: torch.Tensor
-        block = rows.split.block("weight", whole.detach())
-        del self.weight
-        self.register_parameter(
-            "weight",
-            None
-            if block is None
-            else torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad),
-        )
-
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        """Save the whole table; with rows, collective over the world."""
-        if self.rows is None:
-            super()._save_to_state_dict(destination, prefix, keep_vars)
-        else:
-            destination[prefix + "weight"] = self.rows.split.collect(
-                "weight", self.weight, self.like
-            )
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load the whole table, or this rank's rows of it."""
-        missing: list[str] = []
-        if self.rows is not None:
-            self.rows.split.slice_state(state_dict, prefix, strict, missing, error_msgs)
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict and self.rows is None,
-            missing_keys if self.rows is None else [],
-            unexpected_keys,
-            error_msgs,
-        )
-        missing_keys += missing
 
 
 class Rows:

@@ -27,6 +27,7 @@ from torch.nn import functional
 from kadril import ops
 from kadril.nn.linear_blocks import LinearBlocks, first_along_last_axis
 from kadril.nn.sharing import refuse_data, same_on_all, spread_together
+from kadril.nn.split_state import SplitParameters
 from kadril.ops.structure import agree
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedLinear"]
 
 
-class DistributedLinear(torch.nn.Linear):
+class DistributedLinear(SplitParameters, torch.nn.Linear):
     """`torch.nn.Linear` over the workers of a partition; tensors of any number of dims.
 
     Parameters are drawn by torch, and then given by the first worker to all. Without `P_w` they are
@@ -86,8 +87,8 @@ class DistributedLinear(torch.nn.Linear):
         self._set_up(P_x, P_y, P_w, what)
         if self.weight.device.type != "meta":
             same_on_all(P_x if P_w is None else P_w, [self.weight, self.bias], what=self.what)
-            if self.blocks is not None:
-                self._keep_blocks(self.blocks, self)
+        if self.blocks is not None:
+            self._keep_blocks(self.blocks.split, self)
 
     @classmethod
     def of(
@@ -113,7 +114,7 @@ class DistributedLinear(torch.nn.Linear):
         if twin.blocks is None:
             twin.weight, twin.bias = layer.weight, layer.bias
         else:
-            twin._keep_blocks(twin.blocks, layer)
+            twin._keep_blocks(twin.blocks.split, layer)
         return twin.train(layer.training)
 
     @classmethod
@@ -207,53 +208,3 @@ class DistributedLinear(torch.nn.Linear):
             whole = Interval(0, self.in_features)
             needs = [*[None] * (P_x.dim - 1), lambda blocks: [whole] * len(blocks)]
             self.gatherer = ops.HaloExchanger(P_x, needs, what=f"input of {self.what}")
-
-    def _keep_blocks(self, blocks: LinearBlocks, source: torch.nn.Linear) -> None:
-        """Replace whole parameters by blocks of those of a layer."""
-        # Follows the layer to other dtypes and devices where there is no parameter that would.
-        self.register_buffer("like", source.weight.detach().new_empty(0), persistent=False)
-        self.like: torch.Tensor
-        for name in ("weight", "bias"):
-            whole = getattr(source, name)
-            block = None if whole is None else blocks.split.block(name, whole.detach())
-            parameter = None
-            if block is not None:
-                parameter = torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad)
-            delattr(self, name)
-            self.register_parameter(name, parameter)
-
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        """Save whole parameters; with blocks, collective over the world."""
-        if self.blocks is None:
-            super()._save_to_state_dict(destination, prefix, keep_vars)
-            return
-        split = self.blocks.split
-        for name in ("weight", "bias") if split.has_bias else ("weight",):
-            destination[prefix + name] = split.collect(name, getattr(self, name), self.like)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load whole parameters, or this rank's blocks of them."""
-        missing: list[str] = []
-        if self.blocks is not None:
-            self.blocks.split.slice_state(state_dict, prefix, strict, missing, error_msgs)
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict and self.blocks is None,
-            missing_keys if self.blocks is None else [],
-            unexpected_keys,
-            error_msgs,
-        )
-        missing_keys += missing

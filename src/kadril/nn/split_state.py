@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from kadril.partition import Interval, Partition
 
-__all__ = ["SplitWeight"]
+__all__ = ["SplitParameters", "SplitWeight"]
 
 
 class SplitWeight(NamedTuple):
@@ -44,6 +44,10 @@ class SplitWeight(NamedTuple):
     def place(self) -> tuple[int, int] | None:
         """Position of this rank along the output and the input axis."""
         return None if self.P_w.index is None else (self.P_w.index[1], self.P_w.index[2])
+
+    def names(self) -> Sequence[str]:
+        """Of the parameters."""
+        return ("weight", "bias") if self.has_bias else ("weight",)
 
     def full_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a whole parameter."""
@@ -110,8 +114,7 @@ class SplitWeight(NamedTuple):
             missing: gets the names of those.
             errors: gets what is wrong with others.
         """
-        names: Sequence[str] = ["weight", "bias"] if self.has_bias else ["weight"]
-        for name in names:
+        for name in self.names():
             key = prefix + name
             whole = state.pop(key, None)
             if whole is None:
@@ -126,3 +129,66 @@ class SplitWeight(NamedTuple):
                 block = self.block(name, whole)
                 if block is not None:
                     state[key] = block.clone()
+
+
+class SplitParameters(torch.nn.Module):
+    """Base of a layer, before the torch layer, whose parameters may be split.
+
+    Attributes:
+        split: who holds which block; None where the layer has whole parameters, as torch's.
+        like: has the dtype and the device of parameters, where they are split.
+    """
+
+    split: SplitWeight | None = None
+    like: torch.Tensor
+
+    def _keep_blocks(self, split: SplitWeight, source: torch.nn.Module) -> None:
+        """Replace whole parameters by blocks of those of a layer."""
+        self.split = split
+        # Follows the layer to other dtypes and devices where there is no parameter that would.
+        like = source.get_parameter("weight").detach().new_empty(0)
+        self.register_buffer("like", like, persistent=False)
+        for name in split.names():
+            whole = source.get_parameter(name)
+            block = split.block(name, whole.detach())
+            parameter = None
+            if block is not None:
+                parameter = torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad)
+            delattr(self, name)
+            self.register_parameter(name, parameter)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        """Save whole parameters; where they are split, collective over the world."""
+        if self.split is None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            return
+        for name in self.split.names():
+            mine = getattr(self, name)
+            destination[prefix + name] = self.split.collect(name, mine, self.like)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load whole parameters, or this rank's blocks of them."""
+        is_split = self.split is not None
+        if self.split is not None:
+            self.split.slice_state(state_dict, prefix, strict, missing_keys, error_msgs)
+        # Which whole parameters are missing was found above, also on ranks that have no block.
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict and not is_split,
+            [] if is_split else missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )

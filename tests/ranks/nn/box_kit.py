@@ -87,7 +87,7 @@ def some_input(
     shape = random.choice(partition_shapes(num_workers, num_dims))
     first = num_dims - num_spatial
     sizes = tuple(
-        random.randint(length, length + 1 if dim < first else largest)
+        random.randint(length, length + 1 if dim < first else max(length, largest))
         for dim, length in enumerate(shape)
     )
     blocks = tuple(cut(random, size, length) for size, length in zip(sizes, shape, strict=True))

@@ -5,6 +5,7 @@ Values are whole numbers in float64, so every sum is exact, and equality is mean
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -62,11 +63,14 @@ def draw_cases(strategy: st.SearchStrategy[Drawn], number: int) -> list[Drawn]:
     return found
 
 
-def partitions(size: int, num_axes: int, max_lengths: Sequence[int] | None = None) -> list[Sizes]:
+@functools.cache
+def partitions(size: int, num_axes: int) -> list[Sizes]:
     """Shapes for up to so many workers; those for all of them first."""
-    limits = max_lengths or [size] * num_axes
-    shapes = itertools.product(*(range(1, min(size, limit) + 1) for limit in limits))
-    fitting = [shape for shape in shapes if volume(shape) <= size]
+    fitting: list[Sizes] = [()]
+    for _ in range(num_axes):
+        fitting = [
+            (*shape, length) for shape in fitting for length in range(1, size // volume(shape) + 1)
+        ]
     return sorted(fitting, key=lambda shape: (-volume(shape), shape))
 
 

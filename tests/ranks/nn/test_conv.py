@@ -3,126 +3,32 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
 import torch
-from conv_kit import (
-    Case,
-    arranged,
-    assert_all_equal,
-    balanced_block,
-    block,
-    blocks_of,
-    draw_cases,
-    gradients,
-    partitions,
-    with_whole_numbers,
-)
-from hypothesis import strategies as st
+from conv_cases import CONVOLUTIONS, MODES, check_drawn, check_twin, feature_cases
+from conv_kit import Case, arranged, balanced_block, block, draw_cases, with_whole_numbers
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.layers import (
     DistributedConv1d,
     DistributedConv2d,
-    DistributedConv3d,
     DistributedFeatureConv2d,
 )
 from kadril.ops.structure import agree
 from kadril.partition import balanced_sizes, world_partition
-from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
 TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
-LAYERS: dict[int, tuple[Any, Any]] = {
-    1: (torch.nn.Conv1d, DistributedConv1d),
-    2: (torch.nn.Conv2d, DistributedConv2d),
-    3: (torch.nn.Conv3d, DistributedConv3d),
-}
-MODES = ["zeros", "zeros", "reflect", "replicate", "circular"]
-
-
-@st.composite
-def feature_cases(draw: st.DrawFn, size: int) -> Case:
-    num_spatial = draw(st.integers(1, 3))
-    partition = draw(st.sampled_from(partitions(size, num_spatial + 1)))
-    partition = (partition[0], 1, *partition[1:])
-    mode = draw(st.sampled_from(MODES))
-    word = draw(st.sampled_from([None, None, None, None, None, "same", "valid"]))
-    kernel, stride, dilation, padding, spatial = [], [], [], [], []
-    for length in partition[2:]:
-        kernel.append(draw(st.integers(1, 5)))
-        stride.append(1 if word == "same" else draw(st.integers(1, 3)))
-        dilation.append(draw(st.integers(1, 2)))
-        reach = dilation[-1] * (kernel[-1] - 1) + 1
-        widest = {None: draw(st.integers(0, 3)), "same": reach // 2, "valid": 0}[word]
-        padding.append(widest)
-        both = reach - 1 if word == "same" else 2 * widest
-        least = max(1, reach - both + stride[-1] * (length - 1), widest + 1)
-        spatial.append(draw(st.integers(least, least + 5)))
-    groups = draw(st.integers(1, 2))
-    batch = draw(st.integers(partition[0], partition[0] + 2))
-    in_channels = groups * draw(st.integers(1, 2))
-    sizes = [batch, in_channels, *spatial]
-    return Case(
-        partition,
-        tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-        in_channels,
-        groups * draw(st.integers(1, 2)),
-        {
-            "kernel_size": tuple(kernel),
-            "stride": tuple(stride),
-            "dilation": tuple(dilation),
-            "padding": word or tuple(padding),
-            "padding_mode": mode,
-            "groups": groups,
-            "bias": draw(st.booleans()),
-        },
-    )
-
-
-def check(world: World, case: Case) -> None:
-    """Compare with the torch layer: output, and all gradients; then the dot-product test."""
-    P_x = arranged(world, case.partition)
-    ordinary, partitioned = LAYERS[case.num_spatial]
-    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
-    twin = partitioned.of(copy.deepcopy(layer), P_x)
-    x = integer_valued(case.shape, seed=11).requires_grad_()
-    with warnings.catch_warnings():
-        # torch says that it makes a copy for "same" padding with even kernels.
-        warnings.simplefilter("ignore")
-        y = layer(x)
-    pull = integer_valued(y.shape, seed=12)
-    y.backward(pull)
-    assert x.grad is not None
-
-    mine = block(x.detach(), P_x, case.blocks).requires_grad_()
-    before = mine.detach().clone()
-    got = twin(mine)
-    assert torch.equal(mine, before)
-    if P_x.active:
-        assert torch.equal(got, balanced_block(y.detach(), P_x))
-    else:
-        assert got.numel() == 0
-    got.backward(balanced_block(pull, P_x) if P_x.active else torch.zeros_like(got))
-    assert mine.grad is not None
-    assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
-    if P_x.active:
-        assert_all_equal(gradients(twin), gradients(layer))
-    if not case.settings["bias"]:
-        other = integer_valued(got.shape, seed=13, rank=world.rank)
-        check_autograd_adjoint(world, twin, mine.detach(), other)
 
 
 @pytest.mark.parametrize("part", range(2))
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World, part: int) -> None:
-    for case in draw_cases(feature_cases(world.size), 60)[part::2]:
-        try:
-            check(world, case)
-        except Exception as error:
-            raise AssertionError(case) from error
+    cases = draw_cases(feature_cases(world.size), 60)[part::2]
+    check_drawn(cases, lambda case: check_twin(world, case, CONVOLUTIONS))
 
 
 @ranks(4, transports=TRANSPORTS)
@@ -141,7 +47,7 @@ def test_all_padding_modes_on_all_transports(world: World) -> None:
                 tuple(balanced_sizes(size, length))
                 for size, length in zip((2, 3, 5, 9), partition, strict=True)
             )
-            check(world, Case(partition, blocks, 3, 2, settings))
+            check_twin(world, Case(partition, blocks, 3, 2, settings), CONVOLUTIONS)
 
 
 @ranks(3)

@@ -4,153 +4,32 @@ from __future__ import annotations
 
 import io
 import itertools
-from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conv_kit import (
-    Case,
-    arranged,
-    balanced_block,
-    block,
-    blocks_of,
-    draw_cases,
-    partitions,
-    volume,
-    with_whole_numbers,
-)
-from hypothesis import strategies as st
+from conv_cases import check_drawn
+from conv_general_cases import GeneralCase, check_general, general_cases
+from conv_kit import Case, arranged, draw_cases
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.groups import pieces_of
 from kadril.nn.conv.layers import (
     DistributedChannelConv1d,
     DistributedConv1d,
-    DistributedConv2d,
-    DistributedConv3d,
     DistributedGeneralConv1d,
 )
 from kadril.ops import zero_volume_tensor
-from kadril.partition import Interval, Partition, world_partition
-from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.partition import Interval
+from kadril.testing import ranks
 from kadril.world import World
 
 TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
-LAYERS: dict[int, tuple[Any, Any]] = {
-    1: (torch.nn.Conv1d, DistributedConv1d),
-    2: (torch.nn.Conv2d, DistributedConv2d),
-    3: (torch.nn.Conv3d, DistributedConv3d),
-}
-
-
-class GeneralCase(NamedTuple):
-    """A layer over channels; worker numbers of the three partitions start where they say."""
-
-    case: Case  # its partition is that of the input
-    num_out: int  # workers along the channels of the output
-    firsts: tuple[int, int, int]  # first rank of P_x, P_y and P_w
-
-
-@st.composite
-def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
-    num_spatial = draw(st.integers(1, 3))
-    shape = draw(st.sampled_from(partitions(size, num_spatial + 3)))
-    num_batch, num_out, num_in, *lengths = shape
-    groups = draw(st.integers(1, 4))
-    least_in, least_out = -(-num_in // groups), -(-num_out // groups)
-    in_channels = groups * draw(st.integers(least_in, least_in + 3))
-    out_channels = groups * draw(st.integers(least_out, least_out + 3))
-    kernel = [draw(st.integers(1, 3)) for _ in lengths]
-    stride = [draw(st.integers(1, 2)) for _ in lengths]
-    padding = [draw(st.integers(0, 2)) for _ in lengths]
-    spatial = []
-    for k, s, p, length in zip(kernel, stride, padding, lengths, strict=True):
-        least = max(p + 1, k - 2 * p + s * (length - 1))
-        spatial.append(draw(st.integers(least, least + 3)))
-    sizes = [draw(st.integers(num_batch, num_batch + 1)), in_channels, *spatial]
-    partition = (num_batch, num_in, *lengths)
-    rest = volume(lengths) * num_batch
-    firsts = (size - rest * num_in, size - rest * num_out, size - volume(shape))
-    return GeneralCase(
-        Case(
-            partition,
-            tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-            in_channels,
-            out_channels,
-            {
-                "kernel_size": tuple(kernel),
-                "stride": tuple(stride),
-                "padding": tuple(padding),
-                "padding_mode": draw(st.sampled_from(["zeros", "reflect", "circular"])),
-                "groups": groups,
-                "bias": draw(st.booleans()),
-            },
-        ),
-        num_out,
-        tuple(draw(st.integers(0, most)) for most in firsts),  # type: ignore[arg-type]
-    )
-
-
-def partition_from(world: World, first: int, shape: tuple[int, ...]) -> Partition:
-    workers = world_partition(world).create_partition_inclusive(range(first, first + volume(shape)))
-    return workers.create_cartesian_topology_partition(shape)
-
-
-def place(world: World, given: GeneralCase) -> tuple[Partition, Partition, Partition]:
-    """P_x, P_y and P_w, on ranks that may be others for each."""
-    num_batch, num_in, *lengths = given.case.partition
-    weight = (num_batch, given.num_out, num_in, *lengths)
-    return (
-        partition_from(world, given.firsts[0], given.case.partition),
-        partition_from(world, given.firsts[1], (num_batch, given.num_out, *lengths)),
-        partition_from(world, given.firsts[2], weight if num_batch > 1 else weight[1:]),
-    )
-
-
-def check(world: World, given: GeneralCase) -> None:
-    """Compare with the torch layer: output, all gradients, state; then the dot-product test."""
-    case = given.case
-    P_x, P_y, P_w = place(world, given)
-    ordinary, partitioned = LAYERS[case.num_spatial]
-    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
-    twin = partitioned.of(layer, P_x, P_y, P_w)
-    x = integer_valued(case.shape, seed=11).requires_grad_()
-    y = layer(x)
-    pull = integer_valued(y.shape, seed=12)
-    y.backward(pull)
-    assert x.grad is not None
-
-    mine = block(x.detach(), P_x, case.blocks).requires_grad_()
-    got = twin(mine)
-    if P_y.active:
-        assert torch.equal(got, balanced_block(y.detach(), P_y))
-    else:
-        assert got.numel() == 0
-    got.backward(balanced_block(pull, P_y) if P_y.active else torch.zeros_like(got))
-    if P_x.active:
-        assert mine.grad is not None
-        assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
-    for name, parameter in layer.named_parameters():
-        held = getattr(twin, name)
-        wanted = twin.split.block(name, parameter.grad)
-        assert (held is None) == (wanted is None)
-        if held is not None:
-            assert torch.equal(held.grad, wanted)
-    state = twin.state_dict()
-    assert list(state) == list(layer.state_dict())
-    assert all(torch.equal(state[name], whole) for name, whole in layer.state_dict().items())
-    if not case.settings["bias"]:
-        other = integer_valued(got.shape, seed=13, rank=world.rank)
-        check_autograd_adjoint(world, twin, mine.detach(), other)
 
 
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World) -> None:
-    for given in draw_cases(general_cases(world.size), 40):
-        try:
-            check(world, given)
-        except Exception as error:
-            raise AssertionError(given) from error
+    cases = draw_cases(general_cases(world.size), 40)
+    check_drawn(cases, lambda given: check_general(world, given))
 
 
 @ranks(4, transports=TRANSPORTS)
@@ -165,7 +44,7 @@ def test_channels_and_space_on_all_transports(world: World) -> None:
         num_batch, _, length = partition
         blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
         case = Case(partition, blocks, 5, 3, {**settings, "groups": 1})
-        check(world, GeneralCase(case, num_out, (0, 0, 0)))
+        check_general(world, GeneralCase(case, num_out, (0, 0, 0)))
 
 
 def test_pieces_of_groups_cover_every_connection_once() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, Sizes, U, arranged, cut, error, random_sizes, shapes_of
+from cuts_kit import TRANSPORTS, U, arranged, cut, error, random_sizes, shapes_of
+from norm_kit import batch_norm_twin, compare, group_norm_twin, layer_norm_twin, randomize
 
 from kadril.errors import MismatchError
+from kadril.nn.norm import standardize
 from kadril.nn.norm.batch import (
     DistributedBatchNorm,
     DistributedBatchNorm1d,
@@ -19,65 +21,9 @@ from kadril.nn.norm.batch import (
 )
 from kadril.nn.norm.group import DistributedGroupNorm
 from kadril.nn.norm.layer import DistributedLayerNorm
-from kadril.partition import Partition, world_partition
+from kadril.partition import world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
-
-Make = Callable[[Partition, torch.nn.Module], torch.nn.Module]
-
-
-def randomize(layer: torch.nn.Module) -> torch.nn.Module:
-    """Parameters that are not the ones and zeros they begin with."""
-    for number, parameter in enumerate(layer.parameters()):
-        with torch.no_grad():
-            parameter.copy_(integer_valued(parameter.shape, seed=number + 1) / 4 + 0.5)
-    return layer.double()
-
-
-def compare(
-    P_x: Partition, sequential: torch.nn.Module, make: Make, x: torch.Tensor, sizes: Sizes | None
-) -> None:
-    """One step of both layers: results, gradients, parameters' gradients, buffers.
-
-    Sums of n numbers are off by n u relative to the sum of their absolute values. With |xhat| <= m,
-    gradients |g| <= 8, weights |w| <= 2.5 and s = 1 / sqrt(var + eps), a result is off by a few n u
-    (1 + |w| m), an input gradient, in which xhat comes twice, by a few n u s |w| |g| (1 + m^2), and
-    a parameter gradient, a sum of n of those, by n times as much. Both layers may be off so far,
-    and a few means 8 here.
-    """
-    sequential.zero_grad()
-    twin = make(P_x, copy.deepcopy(sequential))
-    g = integer_valued(x.shape, seed=9)
-    whole = x.clone().requires_grad_()
-    expected = sequential(whole)
-    expected.backward(g)
-    mine = cut(x, P_x, sizes).requires_grad_()
-    got = twin(mine)
-    if not P_x.active:
-        assert got.numel() == 0
-        return
-    got.backward(cut(g, P_x, sizes))
-    weight = 2.5
-    m = (float(expected.detach().abs().max()) + weight) / 0.25 if x.numel() else 1.0
-    off = 16 * x.numel() * U
-    # Inputs are whole numbers: variances are either 0 or at least 1 / n^2, seldom below 1 here.
-    s = max(1.0, float(whole.grad.abs().max())) if whole.grad is not None else 1.0
-    assert error(got.detach(), cut(expected.detach(), P_x, sizes)) <= off * (1 + weight * m)
-    assert whole.grad is not None
-    bound = off * s * weight * 8 * (1 + m * m)
-    assert error(mine.grad, cut(whole.grad, P_x, sizes)) <= bound
-    for (name, parameter), other in zip(
-        twin.named_parameters(), sequential.parameters(), strict=True
-    ):
-        assert error(parameter.grad, other.grad) <= bound * x.numel(), name
-    for (name, buffer), other in zip(twin.named_buffers(), sequential.buffers(), strict=True):
-        assert error(buffer, other) <= off * 64, name
-    assert twin.state_dict().keys() == sequential.state_dict().keys()
-
-
-def batch_norm_twin(P_x: Partition, layer: torch.nn.Module) -> torch.nn.Module:
-    assert isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
-    return DistributedBatchNorm.of(layer, P_x)
 
 
 @ranks(1, 2, 3, 4)
@@ -145,13 +91,7 @@ def test_group_norm_is_torchs_on_any_cut(world: World) -> None:
             size = [draw.randint(2, 4), 6, *(draw.randint(3, 5) for _ in shape[2:])]
             layer = randomize(torch.nn.GroupNorm(num_groups, 6, affine=draw.random() < 0.8))
             x = integer_valued(size, seed=draw.randint(0, 999))
-            compare(
-                P_x,
-                layer,
-                lambda P, same: DistributedGroupNorm.of(same, P),  # type: ignore[arg-type]
-                x,
-                random_sizes(size, P_x, draw),
-            )
+            compare(P_x, layer, group_norm_twin, x, random_sizes(size, P_x, draw))
 
 
 @ranks(1, 2, 3, 4)
@@ -169,13 +109,26 @@ def test_layer_norm_is_torchs_on_any_cut(world: World) -> None:
                 )
             )
             x = integer_valued(size, seed=draw.randint(0, 999))
-            compare(
-                P_x,
-                layer,
-                lambda P, same: DistributedLayerNorm.of(same, P),  # type: ignore[arg-type]
-                x,
-                random_sizes(size, P_x, draw),
-            )
+            compare(P_x, layer, layer_norm_twin, x, random_sizes(size, P_x, draw))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 40])
+@ranks(2)
+def test_matrices_larger_than_a_piece(world: World, piece: int) -> None:
+    """Parts of a row, single rows, and several rows at a time."""
+    x = integer_valued((4, 6, 5, 4), seed=3)
+    P_x = arranged(world, (1, 1, 2, 1))
+    with mock.patch.object(standardize, "PIECE", piece):
+        for layer, twin in [
+            (torch.nn.BatchNorm2d(6), batch_norm_twin),
+            (torch.nn.GroupNorm(3, 6), group_norm_twin),
+            (torch.nn.LayerNorm([6, 5, 4]), layer_norm_twin),
+        ]:
+            compare(P_x, randomize(layer), twin, x, None)
+        half = DistributedGroupNorm(P_x, 3, 6)(cut(x, P_x).bfloat16())
+    # One rounding to 8 bits of |y| < 4.
+    wanted = torch.nn.functional.group_norm(x, 3)
+    assert error(half.detach().double(), cut(wanted, P_x)) <= 4 * 2.0**-8
 
 
 @ranks(2, 4)

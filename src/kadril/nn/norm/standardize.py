@@ -15,7 +15,9 @@ one number for each row:
                 x* = (g - s1 / N - xhat s2 / N) / sqrt(var + eps)
                 w* = sum y* xhat,   b* = sum y*                                 over the row
 
-Each direction takes one collective over the workers that share statistics.
+Each direction takes one collective over the workers that share statistics. What is done to numbers
+one by one is done to a piece of the matrix at a time, which stays in a cache: so the memory of the
+whole is read and written as seldom as by a fused kernel, and new memory is for results only.
 
 How far the statistics are off, with unit roundoff u of the dtype and kappa^2 = 1 + mean^2 / var:
 rows of n numbers are reduced by the corrected two-pass algorithm, m2 = sum (x - k)^2 - n d^2 with
@@ -29,6 +31,8 @@ the mean is.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +43,9 @@ from kadril.ops.calling import anchor_for, apply
 from kadril.partition import Group
 
 __all__ = ["Rows", "Statistics", "standardize", "statistics_of"]
+
+# Numbers in a piece of a matrix: 1 MiB of float32. Smaller ones cost more calls than they save.
+PIECE = 1 << 18
 
 
 class Rows(NamedTuple):
@@ -75,16 +82,40 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
+def pieces(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of parts of a matrix that together are the whole of it."""
+    num_rows, num_columns = x.shape
+    width = PIECE if x.device.type == "cpu" else max(1, x.numel())
+    height = max(1, width // max(1, num_columns))
+    for row in range(0, num_rows, height):
+        for column in range(0, num_columns, width):
+            yield slice(row, row + height), slice(column, column + width)
+
+
+@contextlib.contextmanager
+def away_from(near: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> Iterator[torch.Tensor]:
+    """x - near to be worked on, in the memory of `out`, or beside it where that is of 16 bits."""
+    if out.dtype == near.dtype:
+        yield torch.sub(x, near[:, None], out=out)
+    else:
+        away = x.to(near.dtype) - near[:, None]
+        yield away
+        out.copy_(away)
+
+
 def row_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and sum of squared distances to it of each row, in float64; zeros for empty ones."""
+    sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
     if x.shape[1] == 0:
-        nothing = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
-        return nothing, nothing.clone()
-    x = x.to(computed_in(x.dtype))
-    near = x.mean(1)
-    away = x - near[:, None]
-    correction = away.mean(1).double()
-    m2 = away.square_().sum(1).double() - x.shape[1] * correction.square()
+        return sums[0], sums[1]
+    wide = computed_in(x.dtype)
+    near = x.mean(1, dtype=wide)
+    for rows, columns in pieces(x):
+        away = x[rows, columns].to(wide) - near[rows, None]
+        sums[0, rows] += away.sum(1)
+        sums[1, rows] += torch.linalg.vector_norm(away, dim=1).double().square_()
+    correction = sums[0] / x.shape[1]
+    m2 = sums[1] - x.shape[1] * correction.square()
     return near.double() + correction, m2.clamp_(min=0.0)
 
 
@@ -167,19 +198,27 @@ class StandardizeFunction(torch.autograd.Function):
         factor = scale * weights
         shift = -rest * factor if bias is None else bias.double() - rest * factor
         ctx.save_for_backward(x, near, rest, scale, weights)
-        y = x.to(wide) - near[:, None]
-        return y.mul_(column(factor, y)).add_(column(shift, y)).to(x.dtype)
+        factors, shifts = factor.to(wide)[:, None], shift.to(wide)[:, None]
+        y = torch.empty_like(x)
+        for part, columns in pieces(x):
+            with away_from(near[part], x[part, columns], y[part, columns]) as away:
+                away.mul_(factors[part]).add_(shifts[part])
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """x* = (g - s1 / N - xhat s2 / N) / sqrt(var + eps)."""
         x, near, rest, scale, weights = ctx.saved_tensors
-        rows = ctx.rows
-        g = grads[0].to(computed_in(grads[0].dtype))
-        away = x.to(g.dtype) - near[:, None]
-        sum_g = g.sum(1).double()
-        sum_g_xhat = ((g * away).sum(1).double() - rest * sum_g) * scale
+        rows, g = ctx.rows, grads[0]
+        sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
+        for part, columns in pieces(x):
+            g_part = g[part, columns].to(near.dtype)
+            away = x[part, columns].to(near.dtype) - near[part, None]
+            sums[0, part] += g_part.sum(1)
+            sums[1, part] += away.mul_(g_part).sum(1)
+        sum_g = sums[0]
+        sum_g_xhat = (sums[1] - rest * sum_g) * scale
         local = torch.zeros(2, ctx.count.numel(), dtype=torch.float64, device=x.device)
         local.index_add_(1, rows.owner, torch.stack([sum_g, sum_g_xhat]) * weights)
         whole = reduced(local, rows.group, f"adjoint of {ctx.what}") / ctx.count
@@ -188,13 +227,14 @@ class StandardizeFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             slope = -scale.square() * of_rows[1]
             shift = -slope * rest - scale * of_rows[0]
-            away.mul_(column(slope, away)).addcmul_(g, column(scale * weights, away))
-            grad_x = away.add_(column(shift, away)).to(x.dtype)
+            slopes, factors, shifts = (
+                each.to(near.dtype)[:, None] for each in (slope, scale * weights, shift)
+            )
+            grad_x = torch.empty_like(x)
+            for part, columns in pieces(x):
+                g_part = g[part, columns].to(near.dtype)
+                with away_from(near[part], x[part, columns], grad_x[part, columns]) as away:
+                    away.mul_(slopes[part]).addcmul_(g_part, factors[part]).add_(shifts[part])
         grad_weight = None if ctx.weight_dtype is None else sum_g_xhat.to(ctx.weight_dtype)
         grad_bias = None if ctx.bias_dtype is None else sum_g.to(ctx.bias_dtype)
         return grad_x, grad_weight, grad_bias, *[None] * 5
-
-
-def column(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One number for each row, to be used with a matrix."""
-    return numbers.to(like.dtype)[:, None]

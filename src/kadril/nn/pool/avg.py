@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import torch
 from torch.nn import functional
-from typing_extensions import Self
 
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.layer import PoolLayer, Size
@@ -53,6 +52,8 @@ class AvgPool(PoolLayer):
         ValueError: settings that make no sense, or a partition without such axes.
     """
 
+    torch_settings = ("count_include_pad", "divisor_override")
+
     def __init__(
         self,
         P_x: Partition,
@@ -70,25 +71,6 @@ class AvgPool(PoolLayer):
             raise ValueError(f"{self.what}: divisor_override must not be 0")
         self.count_include_pad = count_include_pad
         self.divisor_override = divisor_override
-
-    @classmethod
-    def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
-
-        Raises:
-            TypeError: it is of another kind.
-        """
-        given = cls.check_kind(layer)
-        return cls(
-            P_x,
-            given.kernel_size,
-            given.stride,
-            given.padding,
-            given.ceil_mode,
-            given.count_include_pad,
-            getattr(given, "divisor_override", None),
-            what=what,
-        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pool; collective over the partition.

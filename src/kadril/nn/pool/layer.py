@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from typing_extensions import Self
 
 from kadril.nn.box_layer import BoxLayer, per_dim
 from kadril.nn.pool.window import PoolWindow
@@ -27,7 +28,10 @@ class PoolLayer(BoxLayer):
     Attributes:
         kernel_size, stride, padding, dilation: for each spatial dim.
         ceil_mode: whether a last window may go beyond the padding.
+        torch_settings: of the torch layer, besides those that all poolings have.
     """
+
+    torch_settings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -63,6 +67,19 @@ class PoolLayer(BoxLayer):
         ]
         for dim, window in enumerate(self.windows, self.first_spatial):
             self._check_window(dim, window)
+
+    @classmethod
+    def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
+        """The twin of a torch layer.
+
+        Raises:
+            TypeError: it is of another kind.
+        """
+        given = cls.check_kind(layer)
+        names = ("kernel_size", "stride", "padding", "ceil_mode", *cls.torch_settings)
+        # torch's one-dimensional average has no divisor.
+        settings = {name: getattr(given, name) for name in names if hasattr(given, name)}
+        return cls(P_x, **settings, what=what)
 
     def _check_window(self, dim: int, window: PoolWindow) -> None:
         if min(window.kernel, window.stride, window.dilation) < 1 or window.padding < 0:

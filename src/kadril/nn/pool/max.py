@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from typing_extensions import Self
 
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.layer import PoolLayer, Size
@@ -53,6 +52,8 @@ class MaxPool(PoolLayer):
         ValueError: settings that make no sense, or a partition without such axes.
     """
 
+    torch_settings = ("dilation", "return_indices")
+
     def __init__(
         self,
         P_x: Partition,
@@ -67,25 +68,6 @@ class MaxPool(PoolLayer):
     ) -> None:
         super().__init__(P_x, kernel_size, stride, padding, dilation, ceil_mode, what)
         self.return_indices = return_indices
-
-    @classmethod
-    def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
-
-        Raises:
-            TypeError: it is of another kind.
-        """
-        given = cls.check_kind(layer)
-        return cls(
-            P_x,
-            given.kernel_size,
-            given.stride,
-            given.padding,
-            given.dilation,
-            given.return_indices,
-            given.ceil_mode,
-            what=what,
-        )
 
     def fill(self, dtype: torch.dtype) -> float:
         """Less than any input."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-
 from kadril import ops
 
-from ..backends.mpi.meeting import meet
-from ..backends.mpi.partition import MPIPartition
-from .module import Module
-from .nothing import without_elements
+from .movement import Movement
 
 __all__ = ["Broadcast"]
 
 
-class Broadcast(Module):
+class Broadcast(Movement):
     """Copies of blocks for all workers that theirs stands for; the adjoint is `SumReduce`.
+
+        y_s = x_r                                        for all workers s that r stands for
 
     Args:
         P_x: the smaller partition.
@@ -28,28 +25,4 @@ class Broadcast(Module):
         ValueError: the shapes do not fit.
     """
 
-    def __init__(
-        self,
-        P_x: MPIPartition,
-        P_y: MPIPartition,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__()
-        self.P_x, self.P_y = P_x, P_y
-        self.transpose_src, self.transpose_dest = transpose_src, transpose_dest
-        self.preserve_batch = preserve_batch
-        met = meet(P_x, P_y)
-        self._move: ops.Broadcaster | None = None
-        if met is not None:
-            self._move = ops.Broadcaster(
-                met[0], met[1], transpose_src, transpose_dest, preserve_batch
-            )
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """y_s = x_r for all workers s that r stands for."""
-        move = self._move
-        if move is None or not (move.few.active or move.lots.active):
-            return input.clone()
-        return move(input if move.few.active else without_elements(input))
+    _mover = ops.Broadcaster

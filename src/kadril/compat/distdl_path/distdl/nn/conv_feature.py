@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.partition import MPICartesianPartition
 from .broadcast import Broadcast
 from .conv_settings import ConvModule
@@ -56,10 +55,10 @@ class DistributedFeatureConvBase(ConvModule):
             padding_mode,
             dilation,
             groups,
+            bias,
+            buffer_manager,
         )
         self.P_x = P_x
-        self.buffer_manager = checked_manager(buffer_manager)
-        self.use_bias = bool(bias)
         self.P_wb_cart = P_x.create_partition_inclusive([0]).create_cartesian_topology_partition(
             [1]
         )
@@ -69,8 +68,7 @@ class DistributedFeatureConvBase(ConvModule):
         store(self, "bias", drawn.bias, self.P_wb_cart.active)
         self.w_broadcast = Broadcast(self.P_wb_cart, P_x, preserve_batch=False)
         self.b_broadcast = Broadcast(self.P_wb_cart, P_x, preserve_batch=False)
-        core = P_x._core
-        self._exchange = None if core is None or not core.active else self._exchanger(core)
+        self._exchange = self._exchanger(P_x._core)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The block of the convolution's output."""

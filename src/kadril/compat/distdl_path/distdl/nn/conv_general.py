@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 
-from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.partition import MPICartesianPartition
 from ..utilities.slicing import compute_subshape, worker_layout
 from .broadcast import Broadcast
@@ -72,11 +71,11 @@ class DistributedGeneralConvBase(ConvModule):
             padding_mode,
             dilation,
             groups,
+            bias,
+            buffer_manager,
         )
         self._check_partitions(P_x, P_y, P_w)
         self.P_x, self.P_y, self.P_w = P_x, P_y, P_w
-        self.buffer_manager = checked_manager(buffer_manager)
-        self.use_bias = bool(bias)
         self.serial = P_w.size == 1
         self._make_parameters()
         num_out, _, *space = (int(length) for length in P_w.shape)
@@ -84,8 +83,7 @@ class DistributedGeneralConvBase(ConvModule):
         P_y_sum = P_y.create_cartesian_topology_partition([num_out, 1, *space])
         self.x_broadcast = Broadcast(P_x, P_w)
         self.y_sum_reduce = SumReduce(P_w, P_y_sum)
-        core = P_x._core
-        self._exchange = None if core is None or not core.active else self._exchanger(core)
+        self._exchange = self._exchanger(P_x._core)
         self._is_exchanged = any(length > 1 for length in space)
 
     def _check_partitions(

@@ -11,6 +11,7 @@ from torch.nn import functional
 from kadril.ops import HaloExchanger
 from kadril.partition import Partition
 
+from ..backends.mpi.buffer import checked_manager
 from .mixins import ConvMixin, HaloMixin
 from .module import Module
 from .window import CONVOLUTIONS, Window, as_tuple, window_exchanger
@@ -39,6 +40,8 @@ class ConvModule(Module, HaloMixin, ConvMixin):
         padding_mode: str,
         dilation: int | Sequence[int],
         groups: int,
+        bias: bool,
+        buffer_manager: object,
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = int(in_channels), int(out_channels)
@@ -47,6 +50,8 @@ class ConvModule(Module, HaloMixin, ConvMixin):
         self.padding = as_tuple(padding, self.num_dimensions, "padding")
         self.dilation = as_tuple(dilation, self.num_dimensions, "dilation")
         self.padding_mode, self.groups = padding_mode, int(groups)
+        self.use_bias = bool(bias)
+        self.buffer_manager = checked_manager(buffer_manager)
 
     @property
     def conv_layer(self) -> ConvModule:
@@ -58,15 +63,17 @@ class ConvModule(Module, HaloMixin, ConvMixin):
         layer: Any = TORCH_LAYERS[self.num_dimensions]
         return layer(in_channels, out_channels, self.kernel_size, groups=self.groups, bias=bias)
 
-    def _exchanger(self, P_x: Partition) -> HaloExchanger | None:
+    def _exchanger(self, P_x: Partition | None) -> HaloExchanger | None:
         """What gives this worker its inputs, padding included; None where torch does that.
+
+        Args:
+            P_x: of the input; None, or without this worker, where it has none.
 
         Raises:
             NotImplementedError: a mode of padding that needs more than neighbours.
         """
         what = type(self).__name__
-        is_split = any(length > 1 for length in P_x.shape[2:])
-        if not is_split:
+        if P_x is None or not P_x.active or all(length == 1 for length in P_x.shape[2:]):
             return None
         if self.padding_mode not in ("zeros", "circular"):
             raise NotImplementedError(
