@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,14 +12,16 @@ import torch
 import kadril
 from kadril.nn.conv.layers import DistributedConv2d
 from kadril.nn.conv.transpose import DistributedConvTranspose1d
+from kadril.nn.drawing.channels import look_at_channels
 from kadril.nn.drawing.draw import draw
 from kadril.nn.drawing.plan import look_at
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.pool.max import DistributedMaxPool2d
 from kadril.nn.primitives import HaloExchange, Repartition
-from kadril.partition import Partition, world_partition
+from kadril.partition import Interval, Partition, world_partition
 from kadril.world import World
 
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -75,6 +78,58 @@ def test_a_repartition(alone: World) -> None:
     assert len(elements(text, "line", "message")) == 12
     assert "on 1 x 1 x 2 x 2 to 4 x 1 x 1 x 1" in text
     assert "12 messages with 1800 elements in all" in text  # three quarters of 8 * 15 * 20
+
+
+def split_channels(world: World) -> DistributedConv2d:
+    before, after = partition_of(world, (1, 2, 2, 1)), partition_of(world, (1, 3, 2, 1))
+    weight = partition_of(world, (3, 2, 2, 1))
+    return DistributedConv2d(before, 4, 6, 3, padding=1, P_y=after, P_w=weight)
+
+
+def test_figures_of_the_guide_are_what_draw_gives(alone: World) -> None:
+    """To make them anew: write the texts where this reads them."""
+    halo = DistributedConv2d(partition_of(alone, (1, 1, 2, 2)), 1, 1, 5, padding=2)
+    for name, text in {
+        "halo.svg": draw(halo, (1, 1, 16, 20)),
+        "channels.svg": draw(split_channels(alone), (1, 4, 16, 20)),
+    }.items():
+        assert (FIGURES / name).read_text() == text + "\n"
+
+
+def test_split_channels(alone: World) -> None:
+    """Two blocks of input channels, three of output channels, rows in two."""
+    layer = split_channels(alone)
+    picture = look_at_channels(layer, (1, 4, 16, 20))
+    assert [view.halo(2) for view in picture.halo.views] == [(1, 1)] * 4
+    assert picture.output_shape == (1, 6, 16, 20)
+    assert [rank for rank, _ in picture.weights] == [0, 2, 4, 6, 8, 10]  # not the second rows
+    assert picture.weights[3] == (6, [Interval(2, 4), Interval(2, 4)])
+    # Worker (i, s) of P_x is rank 2 i + s, and worker (o, i, s) of P_w is rank 4 o + 2 i + s.
+    sent = {(source, target) for source, target, _ in picture.broadcasts}
+    wanted = {(2 * i + s, 4 * o + 2 * i + s) for o in range(3) for i in range(2) for s in range(2)}
+    assert sent == {(source, target) for source, target in wanted if source != target}
+    assert {each.num_elements for each in picture.broadcasts} == {2 * (8 + 2) * 20}
+    sums = {(source, target) for source, target, _ in picture.sums}
+    wanted = {(4 * o + 2 * i + s, 2 * o + s) for o in range(3) for i in range(2) for s in range(2)}
+    assert sums == {(source, target) for source, target in wanted if source != target}
+    assert {each.num_elements for each in picture.sums} == {2 * 8 * 20}
+
+    text = draw(layer, (1, 4, 16, 20))
+    assert len(elements(text, "rect", "block")) == 4 + 6 + 6
+    assert "inputs to weights: 8 messages with 3200 elements in all" in text
+    assert "sums: 10 messages with 3200 elements in all" in text
+
+
+def test_transposed_with_split_channels(alone: World) -> None:
+    before, after = partition_of(alone, (1, 2, 1)), partition_of(alone, (1, 1, 1))
+    layer = DistributedConvTranspose1d(
+        before, 4, 3, 3, 2, output_padding=1, P_y=after, P_w=partition_of(alone, (1, 2, 1))
+    )
+    picture = look_at_channels(layer, (1, 4, 5))
+    assert picture.output_shape == (1, 3, 12)
+    assert picture.broadcasts == []
+    assert picture.sums == [(1, 0, 3 * 12)]
+    assert len(elements(draw(layer, (1, 4, 5)), "rect", "block")) == 2 + 2 + 1
 
 
 def test_what_cannot_be_drawn(alone: World) -> None:

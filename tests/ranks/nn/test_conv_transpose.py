@@ -1,117 +1,33 @@
-"""Transposed convolutions over spatial and batch blocks: the same numbers as torch's."""
+"""Transposed convolutions over spatial, batch and channel blocks: the same numbers as torch's."""
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import pytest
 import torch
-from conv_kit import (
-    Case,
-    arranged,
-    assert_all_equal,
-    balanced_block,
-    block,
-    blocks_of,
-    draw_cases,
-    gradients,
-    partitions,
-    with_whole_numbers,
-)
-from hypothesis import strategies as st
+from conv_cases import TRANSPOSED, check_drawn, check_twin, transpose_cases
+from conv_general_cases import GeneralCase, check_general, general_transpose_cases
+from conv_kit import Case, arranged, balanced_block, draw_cases, with_whole_numbers
 
 from kadril.nn.conv.transpose import (
+    DistributedChannelConvTranspose1d,
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
-    DistributedConvTranspose3d,
+    DistributedGeneralConvTranspose1d,
 )
 from kadril.nn.conv.window import TransposedWindow
 from kadril.ops.structure import agree
 from kadril.partition import Interval
-from kadril.testing import check_autograd_adjoint, integer_valued, ranks
+from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
 TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
-LAYERS: dict[int, tuple[Any, Any]] = {
-    1: (torch.nn.ConvTranspose1d, DistributedConvTranspose1d),
-    2: (torch.nn.ConvTranspose2d, DistributedConvTranspose2d),
-    3: (torch.nn.ConvTranspose3d, DistributedConvTranspose3d),
-}
-
-
-@st.composite
-def transpose_cases(draw: st.DrawFn, size: int) -> Case:
-    num_spatial = draw(st.integers(1, 3))
-    partition = draw(st.sampled_from(partitions(size, num_spatial + 1)))
-    partition = (partition[0], 1, *partition[1:])
-    kernel, stride, dilation, padding, extra, spatial = [], [], [], [], [], []
-    for length in partition[2:]:
-        kernel.append(draw(st.integers(1, 4)))
-        stride.append(draw(st.integers(1, 4)))
-        dilation.append(draw(st.integers(1, 3)))
-        padding.append(draw(st.integers(0, 3)))
-        extra.append(draw(st.integers(0, max(stride[-1], dilation[-1]) - 1)))
-        window = TransposedWindow(kernel[-1], stride[-1], dilation[-1], padding[-1], extra[-1])
-        least = next(n for n in range(1, 99) if window.output_size(n) >= length)
-        spatial.append(draw(st.integers(least, least + 5)))
-    groups = draw(st.integers(1, 2))
-    in_channels = groups * draw(st.integers(1, 2))
-    sizes = [draw(st.integers(partition[0], partition[0] + 2)), in_channels, *spatial]
-    return Case(
-        partition,
-        tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-        in_channels,
-        groups * draw(st.integers(1, 2)),
-        {
-            "kernel_size": tuple(kernel),
-            "stride": tuple(stride),
-            "dilation": tuple(dilation),
-            "padding": tuple(padding),
-            "output_padding": tuple(extra),
-            "groups": groups,
-            "bias": draw(st.booleans()),
-        },
-    )
-
-
-def check(world: World, case: Case) -> None:
-    """Compare with the torch layer: output, and all gradients; then the dot-product test."""
-    P_x = arranged(world, case.partition)
-    ordinary, partitioned = LAYERS[case.num_spatial]
-    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
-    twin = partitioned.of(copy.deepcopy(layer), P_x)
-    x = integer_valued(case.shape, seed=11).requires_grad_()
-    y = layer(x)
-    pull = integer_valued(y.shape, seed=12)
-    y.backward(pull)
-    assert x.grad is not None
-
-    mine = block(x.detach(), P_x, case.blocks).requires_grad_()
-    got = twin(mine)
-    if P_x.active:
-        assert torch.equal(got, balanced_block(y.detach(), P_x))
-        assert got.is_contiguous()
-    else:
-        assert got.numel() == 0
-    got.backward(balanced_block(pull, P_x) if P_x.active else torch.zeros_like(got))
-    assert mine.grad is not None
-    assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
-    if P_x.active:
-        assert_all_equal(gradients(twin), gradients(layer))
-    if not case.settings["bias"]:
-        other = integer_valued(got.shape, seed=13, rank=world.rank)
-        check_autograd_adjoint(world, twin, mine.detach(), other)
 
 
 @pytest.mark.parametrize("part", range(2))
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World, part: int) -> None:
-    for case in draw_cases(transpose_cases(world.size), 60)[part::2]:
-        try:
-            check(world, case)
-        except Exception as error:
-            raise AssertionError(case) from error
+    cases = draw_cases(transpose_cases(world.size), 60)[part::2]
+    check_drawn(cases, lambda case: check_twin(world, case, TRANSPOSED))
 
 
 @ranks(4, transports=TRANSPORTS)
@@ -124,7 +40,58 @@ def test_doubling_on_all_transports(world: World) -> None:
             "output_padding": (extra,) * 2,
             "bias": True,
         }
-        check(world, Case((1, 1, 2, 2), ((2,), (3,), (3, 2), (2, 3)), 3, 2, settings))
+        case = Case((1, 1, 2, 2), ((2,), (3,), (3, 2), (2, 3)), 3, 2, settings)
+        check_twin(world, case, TRANSPOSED)
+
+
+@ranks(1, 2, 4)
+def test_drawn_cases_with_split_channels(world: World) -> None:
+    cases = draw_cases(general_transpose_cases(world.size), 30)
+    check_drawn(cases, lambda given: check_general(world, given, TRANSPOSED))
+
+
+@ranks(4, transports=TRANSPORTS)
+def test_channels_and_space_on_all_transports(world: World) -> None:
+    settings = {"kernel_size": (3,), "stride": (2,), "padding": (1,), "bias": True}
+    for partition, num_out, in_sizes, groups in [
+        ((1, 2, 1), 2, (3, 3), 3),
+        ((1, 2, 2), 1, (5, 1), 1),
+        ((1, 1, 2), 2, (6,), 1),
+        ((2, 1, 1), 2, (6,), 3),
+    ]:
+        num_batch, _, length = partition
+        blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
+        case = Case(partition, blocks, 6, 3, {**settings, "groups": groups})
+        check_general(world, GeneralCase(case, num_out, (0, 0, 0)), TRANSPOSED)
+
+
+@ranks(4)
+def test_form_follows_from_the_partitions(world: World) -> None:
+    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
+    torch.manual_seed(world.rank)
+    layer = DistributedConvTranspose1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
+    assert type(layer) is DistributedChannelConvTranspose1d
+    torch.manual_seed(0)
+    ordinary = torch.nn.ConvTranspose1d(3, 5, 3)
+    for name, whole in ordinary.state_dict().items():
+        assert torch.equal(layer.state_dict()[name], whole), "drawn by the first worker"
+    assert layer.weight is not None
+    assert layer.weight.shape == (2 if world.rank % 2 == 0 else 1, 3 if world.rank < 2 else 2, 3)
+    x = integer_valued((1, 3, 4), seed=3).float()
+    got = layer(balanced_block(x, P_x), output_size=[6])
+    if P_y.active:
+        # Sums of at most 9 products of a small whole number and a weight below 1, in another order.
+        assert torch.allclose(got, balanced_block(ordinary(x), P_y), rtol=0, atol=1e-4)
+    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
+    general = DistributedConvTranspose1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
+    assert type(general) is DistributedGeneralConvTranspose1d
+    general.load_state_dict(torch.nn.ConvTranspose1d(1, 2, 3).state_dict())
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        general.load_state_dict(ordinary.state_dict())
+    with pytest.raises(ValueError, match="splits spatial dims too"):
+        DistributedChannelConvTranspose1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
+    with pytest.raises(ValueError, match="give both P_y"):
+        DistributedConvTranspose1d(P_x, 1, 2, 3, P_y=P_y)
 
 
 @ranks(2)
@@ -150,9 +117,10 @@ def test_no_data_is_moved_where_each_has_what_it_needs(world: World) -> None:
     P_x = arranged(world, (1, 1, 2, 1))
     twin = DistributedConvTranspose2d.of(torch.nn.ConvTranspose2d(3, 2, 2, 2), P_x)
     x = torch.zeros(1, 3, 4, 5)
-    plan = twin.input_for([0, 0]).plan(agree(P_x, x, "test"))
+    source = twin.input_for([0, 0])
+    plan = source.plan(agree(P_x, x, "test"))
     assert plan.is_local
-    assert plan.cut is None
+    assert source.cut_at(plan, [world.rank, 0]).block is None
     assert twin(x).shape == (1, 2, 8, 10)
 
 
@@ -182,7 +150,9 @@ def test_bad_input(world: World) -> None:
     torch.manual_seed(0)
     ordinary = torch.nn.ConvTranspose1d(2, 4, 3)
     assert torch.equal(layer.state_dict()["weight"], ordinary.weight)
-    with pytest.raises(ValueError, match=r"DistributedConvTranspose1d.*dim 1 has 3 channels"):
+    with pytest.raises(
+        ValueError, match=r"DistributedFeatureConvTranspose1d.*dim 1 has 3 channels"
+    ):
         layer(torch.zeros(1, 3, 4))
     with pytest.raises(ValueError, match=r"dim 2 of the output has 1 .*3 workers along axis 2"):
         layer(torch.zeros(1, 2, int(world.rank == 1)))
@@ -192,7 +162,7 @@ def test_bad_input(world: World) -> None:
     odd = DistributedConvTranspose1d(P_x, 1, 1, 3, output_padding=1)
     with pytest.raises(ValueError, match="output padding 1 must be less than stride 1"):
         odd(torch.zeros(1, 1, 2))
-    with pytest.raises(ValueError, match="along the batch and the spatial dims only"):
+    with pytest.raises(ValueError, match="splits the channels; give P_y and P_w"):
         DistributedConvTranspose1d(arranged(world, (1, 3, 1)), 3, 3, 3)
     with pytest.raises(ValueError, match="it needs 4 axes"):
         DistributedConvTranspose2d(P_x, 3, 3, 3)

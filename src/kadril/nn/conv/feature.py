@@ -9,32 +9,44 @@
     +-----+-----+                                 w*    = sum_r (w* of worker r),   b* likewise
 
 Every worker holds the parameters of the ordinary layer, and gets their whole gradient.
+
+Small blocks are copied together with their halo. Large ones are convolved as they lie, and the
+outputs at their border separately (`bordered.py`): nothing is copied, and no copy kept for the
+backward pass; halos may be on their way meanwhile. Which it is follows from the blocks of all
+workers.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+
 import torch
 from torch.nn.modules.conv import _ConvNd
 
+from kadril.nn.conv.bordered import Bordered, convolve_bordered
 from kadril.nn.conv.input import ConvInput
-from kadril.nn.conv.layer import (
-    CONVOLUTIONS,
-    ConvLayer,
-    check_axes,
-    windows_of,
-)
+from kadril.nn.conv.layer import CONVOLUTIONS, ConvLayer, check_axes, windows_of
+from kadril.nn.conv.overlap import should_overlap
+from kadril.nn.conv.strips import plan_strips
 from kadril.nn.sharing import refuse_data, spread_together
-from kadril.ops.structure import agree
+from kadril.ops.structure import PlanCache, Structure, agree
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
 __all__ = ["FeatureConv"]
+
+# Of the largest block, from which on the copy costs more than some convolutions of strips do.
+LEAST_BYTES = 512 << 10
+
+logger = logging.getLogger("kadril")
 
 
 class FeatureConv(ConvLayer):
     """A convolution over the spatial, and the batch, blocks of `P_x`."""
 
     P_x: Partition
+    overlap: bool | None
 
     def _set_up(
         self,
@@ -55,6 +67,7 @@ class FeatureConv(ConvLayer):
             )
         self.P_x = P_x
         self._adopt_parameters(layer)
+        self._plans = PlanCache()
         self.input = ConvInput(
             P_x, self.in_channels, windows_of(self), self.padding_mode, self.what
         )
@@ -82,10 +95,53 @@ class FeatureConv(ConvLayer):
         weight, bias = spread_together(
             [self.weight, self.bias], self.P_x.group, what=f"parameters of {self.what}"
         )
+        (bordered,) = self._plans.get(structure, lambda: (self._plan_bordered(structure),))
+        if bordered is not None and weight is not None:
+            return convolve_bordered(
+                x, weight, bias, bordered, requires_grad=structure.requires_grad
+            )
         box = self.input.gather(x, structure)
         return CONVOLUTIONS[self.num_spatial](
             box, weight, bias, self.stride, self.input.torch_padding, self.dilation, self.groups
         )
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether halos are exchanged while blocks are convolved, where they can be."""
+        if self.overlap is not None:
+            return self.overlap
+        return self.P_x.active and should_overlap(self.P_x.transport)
+
+    def _plan_bordered(self, structure: Structure) -> Bordered | None:
+        """How to convolve the block as it lies; None, on all workers, where it is copied first."""
+        plan = self.input.plan(structure)
+        if plan.is_local:
+            return None
+        largest = max(math.prod(shape) for shape in structure.shapes) * structure.dtype.itemsize
+        if not self.overlap and largest < LEAST_BYTES:
+            logger.debug("%s: blocks are small, and copied together with their halos", self.what)
+            return None
+        strips = None
+        if self.padding_mode in ("zeros", "circular") and not structure.dtype.is_complex:
+            strips = plan_strips(self.P_x, plan.blocks, self.input.windows, self.padding_mode)
+        if strips is None:
+            level = logging.WARNING if self.overlap else logging.DEBUG
+            words = "%s: blocks are copied together with their halos, and convolved after that:"
+            words += " this padding, stride or cut does not let them be convolved as they lie"
+            logger.log(level, words, self.what)
+            return None
+        when = "while" if self.overlaps else "before"
+        logger.debug("%s: halos are exchanged %s the block is convolved", self.what, when)
+        return Bordered(
+            strips,
+            CONVOLUTIONS[self.num_spatial],
+            self.stride,
+            self.dilation,
+            self.groups,
+            self.P_x,
+            self.what,
+            self.overlaps,
+        )
+
     def _where(self) -> str:
-        return f"P_x={text(self.P_x.shape)}"
+        return f"overlap={self.overlaps}, P_x={text(self.P_x.shape)}"

@@ -18,30 +18,26 @@ whose weight has few columns, the rows w[o, :]. The first column holds the bias.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from kadril import ops
+from kadril.nn.conv.channels import SplitChannels, refuse_spatial
 from kadril.nn.conv.groups import convolve_pieces, pieces_of
 from kadril.nn.conv.input import ConvInput
-from kadril.nn.conv.layer import CONVOLUTIONS, ConvLayer, check_axes, windows_of
+from kadril.nn.conv.layer import CONVOLUTIONS, windows_of
 from kadril.nn.sharing import refuse_data
 from kadril.nn.split_state import SplitWeight
 from kadril.ops.structure import agree
 from kadril.partition import Interval, Partition, balanced_intervals
-from kadril.partition.pairing import text
 
 __all__ = ["ChannelConv", "GeneralConv"]
 
+IN_AXIS = 2
 
-class GeneralConv(ConvLayer):
+
+class GeneralConv(SplitChannels):
     """A convolution over blocks of channels, spatial dims and the batch."""
-
-    P_x: Partition
-    P_y: Partition
-    P_w: Partition
 
     def _set_up(
         self,
@@ -52,79 +48,17 @@ class GeneralConv(ConvLayer):
         what: str | None,
     ) -> None:
         self._adopt_settings(layer, what)
-        if P_y is None or P_w is None:
-            raise ValueError(f"{self.what}: give both P_y, of the output, and P_w, of the weight")
-        shape = self._check_partitions(P_x, P_y, P_w)
-        self.P_x, self.P_y, self.P_w = P_x, P_y, P_w
-        num_batch, num_out, num_in, *spatial = shape
-        senders = P_x.create_cartesian_topology_partition([num_batch, 1, num_in, *spatial])
-        workers = P_w.create_cartesian_topology_partition(shape)
-        receivers = P_y.create_cartesian_topology_partition([num_batch, num_out, 1, *spatial])
-        self.everyone = P_x.create_partition_union(P_w).create_partition_union(P_y)
-        self.broadcaster = ops.Broadcaster(senders, workers, what=f"input of {self.what}")
-        self.reducer = ops.SumReducer(workers, receivers, what=f"output of {self.what}")
+        if getattr(self, "overlap", None):
+            raise ValueError(f"{self.what}: only the feature form, with P_x alone, can overlap")
+        workers = self._set_up_partitions(P_x, P_y, P_w)
         self.input = ConvInput(
             P_x, self.in_channels, windows_of(self), self.padding_mode, self.what
         )
-        self._split_parameters(layer, workers)
-
-    def _check_partitions(self, P_x: Partition, P_y: Partition, P_w: Partition) -> list[int]:
-        """The shape of P_w, with an axis for the batch."""
-        check_axes(self.what, "P_x", P_x, self.num_spatial)
-        check_axes(self.what, "P_y", P_y, self.num_spatial)
-        num_batch, num_in, *spatial = P_x.shape
-        shape = [num_batch, P_y.shape[1], num_in, *spatial]
-        if P_y.shape[0] != num_batch or list(P_y.shape[2:]) != spatial:
-            raise ValueError(
-                f"{self.what}: P_x = {text(P_x.shape)} and P_y = {text(P_y.shape)} may differ in"
-                " axis 1, the channels, only"
-            )
-        given = list(P_w.shape)
-        if given != shape and (num_batch > 1 or given != shape[1:]):
-            wanted = shape if num_batch > 1 else shape[1:]
-            raise ValueError(
-                f"{self.what}: P_x = {text(P_x.shape)} and P_y = {text(P_y.shape)} need P_w ="
-                f" {text(wanted)}, output channels before input channels; got {text(given)}"
-            )
-        for name, size, length in (
-            ("in_channels", self.in_channels, num_in),
-            ("out_channels", self.out_channels, P_y.shape[1]),
-        ):
-            if size < length:
-                raise ValueError(
-                    f"{self.what}: {name}={size} are too few for {length} workers along axis 1"
-                )
-        return shape
-
-    def _split_parameters(self, layer: _ConvNd, workers: Partition) -> None:
-        """Take this worker's blocks of the parameters."""
-        num_out, num_in = workers.shape[1:3]
-        self.outputs = balanced_intervals(self.out_channels, num_out)
-        self.inputs = balanced_intervals(self.in_channels, num_in)
-        num_columns = layer.weight.shape[1]
-        self.split = SplitWeight(
-            workers,
-            self.outputs,
-            self.inputs if self.groups == 1 else [Interval(0, num_columns)] * num_in,
-            tuple(layer.weight.shape),
-            layer.bias is not None,
-        )
-        for name in ("weight", "bias"):
-            whole = getattr(layer, name)
-            block = None if whole is None else self.split.block(name, whole.detach())
-            parameter = None
-            if block is not None:
-                parameter = torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad)
-            self.register_parameter(name, parameter)
-        # Follows the layer to other dtypes and devices where there is no parameter that would.
-        self.register_buffer("like", layer.weight.detach().new_empty(0), persistent=False)
-        self.like: torch.Tensor
-        if workers.active:
-            spatial = range(3, workers.dim)
-            self._bias_group = workers.axis_group([0, *spatial])
-            self._weight_group = (
-                self._bias_group if self.groups == 1 else workers.axis_group([0, 2, *spatial])
-            )
+        whole = [Interval(0, layer.weight.shape[1])] * len(self.inputs)
+        columns = self.inputs if self.groups == 1 else whole
+        shape = tuple(layer.weight.shape)
+        split = SplitWeight(workers, self.outputs, columns, shape, layer.bias is not None)
+        self._split_parameters(layer, split, [] if self.groups == 1 else [IN_AXIS])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolve; collective over the workers of all three partitions.
@@ -158,15 +92,6 @@ class GeneralConv(ConvLayer):
             x = self._convolve(x, weight, bias, sizes)
         return self.reducer(x)
 
-    def _spread_parameters(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The parameters, whose gradients are the sums over all workers that have the same."""
-        weight = bias = None
-        if self.weight is not None:
-            weight = ops.spread(self.weight, self._weight_group, what=f"weight of {self.what}")
-        if self.bias is not None:
-            bias = ops.spread(self.bias, self._bias_group, what=f"bias of {self.what}")
-        return weight, bias
-
     def _convolve(
         self,
         x: torch.Tensor,
@@ -179,10 +104,7 @@ class GeneralConv(ConvLayer):
         settings = (self.stride, self.input.torch_padding, self.dilation)
         if self.groups == 1:
             return convolution(x, weight, bias, *settings)
-        index = self.split.P_w.index
-        if index is None:
-            raise AssertionError("only workers that have a weight come here")
-        _, out_position, in_position, *positions = index
+        _, out_position, in_position, *positions = self._place()
         spatial = [
             balanced_intervals(size, length)[position].size
             for size, length, position in zip(
@@ -197,36 +119,13 @@ class GeneralConv(ConvLayer):
             self.groups,
         )
         y = convolve_pieces(
-            x, weight, pieces, spatial, lambda a, b, n: convolution(a, b, None, *settings, n)
+            x,
+            weight,
+            pieces,
+            [weight.shape[0], *spatial],
+            lambda a, b, n: convolution(a, b, None, *settings, n),
         )
         return y if bias is None else y + bias.view(-1, *[1] * self.num_spatial)
-
-    def _where(self) -> str:
-        return f"P_x={text(self.P_x.shape)}, P_y={text(self.P_y.shape)}, P_w={text(self.P_w.shape)}"
-
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        """Save whole parameters; collective over the world."""
-        for name in ("weight", "bias") if self.split.has_bias else ("weight",):
-            destination[prefix + name] = self.split.collect(name, getattr(self, name), self.like)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load this rank's blocks of whole parameters."""
-        self.split.slice_state(state_dict, prefix, strict, missing_keys, error_msgs)
-        # Which whole parameters are missing was found above, also on ranks that have no block.
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, [], unexpected_keys, error_msgs
-        )
 
 
 class ChannelConv(GeneralConv):
@@ -234,9 +133,5 @@ class ChannelConv(GeneralConv):
 
     def _check_partitions(self, P_x: Partition, P_y: Partition, P_w: Partition) -> list[int]:
         shape = super()._check_partitions(P_x, P_y, P_w)
-        if any(length > 1 for length in shape[3:]):
-            raise ValueError(
-                f"{self.what}: P_x = {text(P_x.shape)} splits spatial dims too; that is the general"
-                " form"
-            )
+        refuse_spatial(self.what, P_x, shape)
         return shape

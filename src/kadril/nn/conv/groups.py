@@ -8,6 +8,8 @@
 The worker with the first inputs and the second outputs has a part of group 1, and of no other: two
 of its outputs, all of its inputs. Whole groups next to each other are one grouped convolution;
 outputs that no group connects to the inputs at hand are zeros.
+
+The weight of a transposed convolution has inputs for rows, and outputs of a group for columns.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 
 from kadril.partition import Interval
 
-__all__ = ["Piece", "convolve_pieces", "pieces_of"]
+__all__ = ["Piece", "convolve_pieces", "pieces_of", "transposed_pieces_of"]
 
 
 class Piece(NamedTuple):
@@ -28,7 +30,7 @@ class Piece(NamedTuple):
     Attributes:
         outputs: among the outputs of the worker.
         inputs: among the inputs of the worker.
-        columns: among the inputs of a group.
+        columns: among the inputs of a group; among its outputs where transposed.
         num_groups: whole groups, or 1 where it is a part of one.
     """
 
@@ -79,50 +81,58 @@ def pieces_of(
     return pieces
 
 
+def transposed_pieces_of(
+    outputs: Interval, inputs: Interval, out_channels: int, in_channels: int, groups: int
+) -> list[Piece]:
+    """As `pieces_of`, for a transposed convolution."""
+    return [
+        Piece(piece.inputs, piece.outputs, piece.columns, piece.num_groups)
+        for piece in pieces_of(inputs, outputs, in_channels, out_channels, groups)
+    ]
+
+
 def convolve_pieces(
     x: torch.Tensor,
     weight: torch.Tensor,
     pieces: Sequence[Piece],
-    spatial: Sequence[int],
+    shape: Sequence[int],
     convolve: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
+    *,
+    is_transposed: bool = False,
 ) -> torch.Tensor:
     """The part of the output that the inputs at hand give.
 
     Args:
         x: the inputs of the worker.
-        weight: the rows of its outputs, with all columns of a group.
+        weight: the rows of its outputs, with all columns of a group; of its inputs where
+            transposed.
         pieces: what to do.
-        spatial: sizes of the spatial dims of the output.
+        shape: channels and spatial sizes of the output.
         convolve: from inputs, weight and number of groups to outputs.
+        is_transposed: whether the weight is that of a transposed convolution.
     """
-    num_outputs = weight.shape[0]
-    if [piece.outputs.size for piece in pieces] == [num_outputs]:
-        return convolve_piece(x, weight, pieces[0], convolve)
+    num_outputs, *spatial = shape
+
+    def convolved(piece: Piece) -> torch.Tensor:
+        rows = piece.inputs if is_transposed else piece.outputs
+        return convolve(
+            x[:, piece.inputs.start : piece.inputs.stop],
+            weight[rows.start : rows.stop, piece.columns.start : piece.columns.stop],
+            piece.num_groups,
+        )
 
     def zeros(num_channels: int) -> torch.Tensor:
         return x.new_zeros((x.shape[0], num_channels, *spatial))
 
+    if [piece.outputs.size for piece in pieces] == [num_outputs]:
+        return convolved(pieces[0])
     parts = []
     done = 0
     for piece in pieces:
         parts.append(zeros(piece.outputs.start - done))
-        parts.append(convolve_piece(x, weight, piece, convolve))
+        parts.append(convolved(piece))
         done = piece.outputs.stop
     # Without elements, but a part of the graph: the backward pass has to get to both, on all ranks.
     ties = x[:0].sum() + weight[:0].sum()
     parts.append(zeros(num_outputs - done) + ties)
     return torch.cat(parts, dim=1)
-
-
-def convolve_piece(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    piece: Piece,
-    convolve: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
-) -> torch.Tensor:
-    """The outputs of one piece."""
-    return convolve(
-        x[:, piece.inputs.start : piece.inputs.stop],
-        weight[piece.outputs.start : piece.outputs.stop, piece.columns.start : piece.columns.stop],
-        piece.num_groups,
-    )

@@ -20,7 +20,7 @@ import torch
 from kadril.nn.conv.padding import check_padding, extend, sources_of
 from kadril.nn.conv.window import Window
 from kadril.ops import HaloExchanger
-from kadril.ops.structure import PlanCache, Structure
+from kadril.ops.structure import Structure, shared_plans
 from kadril.partition import Interval, Partition, balanced_intervals
 
 __all__ = ["ConvInput", "check_fits"]
@@ -76,13 +76,16 @@ class ConvInput:
             else 0
             for window, length in zip(windows, P_x.shape[FIRST_SPATIAL:], strict=True)
         )
+        # All that plans follow from, so that layers that are alike make them once.
+        settings = (P_x.ranks, P_x.shape, P_x.index, num_channels, tuple(windows), mode, what)
         self.exchanger = HaloExchanger(
             P_x,
             [partial(self._sources, dim) for dim in range(P_x.dim)],
             periodic=[dim >= FIRST_SPATIAL and mode == "circular" for dim in range(P_x.dim)],
             what=what,
+            plans=shared_plans("exchanges for convolutions", *settings),
         )
-        self._plans = PlanCache()
+        self._plans = shared_plans("inputs of convolutions", *settings)
 
     def plan(self, structure: Structure) -> InputPlan:
         """What becomes of blocks; the same on all ranks.

@@ -18,9 +18,12 @@ from kadril.nn.conv.window import Window
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
-__all__ = ["ConvLayer", "Size", "check_axes", "windows_of"]
+__all__ = ["ConvLayer", "Forms", "Size", "check_axes", "form_for", "windows_of"]
 
 Size = int | Sequence[int]
+
+# Feature, channel and general form of each layer.
+Forms = dict[type[Any], tuple[type[Any], type[Any], type[Any]]]
 
 CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
     1: functional.conv1d,
@@ -150,3 +153,21 @@ def check_axes(what: str, name: str, partition: Partition, num_spatial: int) -> 
             f"{what}: {name} has shape {text(partition.shape)}; it needs {num_spatial + 2} axes:"
             f" batch, channels and {num_spatial} spatial"
         )
+
+
+def form_for(
+    cls: type[Any],
+    forms: Forms,
+    P_x: Partition | None,
+    P_y: Partition | None,
+    P_w: Partition | None,
+) -> type[Any]:
+    """The class for some partitions; a class that is a form already stays."""
+    if cls not in forms:
+        return cls
+    feature, channel, general = forms[cls]
+    if P_y is None and P_w is None:
+        return feature
+    if P_x is not None and all(length == 1 for length in P_x.shape[2:]):
+        return channel
+    return general

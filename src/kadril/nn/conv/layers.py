@@ -23,7 +23,7 @@ from typing_extensions import Self
 from kadril.nn.conv.feature import FeatureConv
 from kadril.nn.conv.general import ChannelConv, GeneralConv
 from kadril.nn.conv.input import ConvInput
-from kadril.nn.conv.layer import ConvLayer, Size
+from kadril.nn.conv.layer import ConvLayer, Forms, Size, form_for
 from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
 
@@ -63,6 +63,9 @@ class DistributedConv(ConvLayer):
         dtype: of the parameters.
         P_y: where the output is, if channels are split.
         P_w: where the weight is, if channels are split.
+        overlap: whether halos are exchanged in a thread while the block is convolved, wherever
+            padding, stride and cut allow it; None for where that pays: large blocks, and another
+            transport than shared memory. In the feature form only.
 
     Making one is collective over the workers that hold the weight; with `P_y` and `P_w`, over the
     world. Parameters are drawn by torch, and then given by the first worker to all. So are saving
@@ -78,11 +81,13 @@ class DistributedConv(ConvLayer):
     """
 
     input: ConvInput
+    overlap: bool | None
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         """Choose the form."""
         form = form_for(
             cls,
+            FORMS,
             arguments[0] if arguments else keywords.get("P_x"),
             keywords.get("P_y"),
             keywords.get("P_w"),
@@ -107,8 +112,10 @@ class DistributedConv(ConvLayer):
         *,
         P_y: Partition | None = None,
         P_w: Partition | None = None,
+        overlap: bool | None = None,
     ) -> None:
         super().__init__()
+        self.overlap = overlap
         make: Any = self.torch_class  # whose signatures want tuples where sequences do
         layer = make(
             in_channels,
@@ -135,6 +142,7 @@ class DistributedConv(ConvLayer):
         P_w: Partition | None = None,
         *,
         what: str | None = None,
+        overlap: bool | None = None,
     ) -> Self:
         """The twin of a torch layer.
 
@@ -147,15 +155,17 @@ class DistributedConv(ConvLayer):
             P_y: where the output is, if channels are split.
             P_w: where the weight is, if channels are split.
             what: its name in errors.
+            overlap: as of the class.
 
         Raises:
             TypeError: not a layer of this kind.
             ValueError: as of the class.
         """
         cls._check_kind(layer)
-        form = form_for(cls, P_x, P_y, P_w)
+        form = form_for(cls, FORMS, P_x, P_y, P_w)
         twin: Self = object.__new__(form)
         torch.nn.Module.__init__(twin)
+        twin.overlap = overlap
         twin._set_up(layer, P_x, P_y, P_w, what)
         return twin.train(layer.training)
 
@@ -217,8 +227,7 @@ class DistributedGeneralConv3d(GeneralConv, DistributedConv3d):
     """The general form."""
 
 
-# Feature, channel and general form of each.
-FORMS: dict[type[DistributedConv], tuple[type[Any], type[Any], type[Any]]] = {
+FORMS: Forms = {
     DistributedConv1d: (
         DistributedFeatureConv1d,
         DistributedChannelConv1d,
@@ -235,20 +244,3 @@ FORMS: dict[type[DistributedConv], tuple[type[Any], type[Any], type[Any]]] = {
         DistributedGeneralConv3d,
     ),
 }
-
-
-def form_for(
-    cls: type[DistributedConv],
-    P_x: Partition | None,
-    P_y: Partition | None,
-    P_w: Partition | None,
-) -> type[Any]:
-    """The class for some partitions; a class that is a form already stays."""
-    if cls not in FORMS:
-        return cls
-    feature, channel, general = FORMS[cls]
-    if P_y is None and P_w is None:
-        return feature
-    if P_x is not None and all(length == 1 for length in P_x.shape[2:]):
-        return channel
-    return general

@@ -1,58 +1,49 @@
-"""Transposed convolution of a tensor whose batch and spatial dims are split over workers.
+"""Partitioned transposed convolutions: the same result as torch's, spread over workers.
 
-    kernel 3, stride 2, padding 1                 input i goes into outputs 2 i - 1 ... 2 i + 1
-
-    input blocks       |  0   1  |  2   3  |
-    outputs           -1 0 1 2 3 4 5 6 7
-    output blocks       | . . . . | . . . |       balanced
-    inputs needed      [ 0   1   2 ]              those whose outputs touch the block
-                             [ 2   3 ]
-
-    y_r = cut( conv_transpose(box_r, w, b) )      box_r = halo(x)_r; outputs beyond the block are
-                                                  cut off
-    x*  = halo*( conv(y*_r, w) )                  w* = sum_r (w* of worker r),   b* likewise
-
-Beyond the edge of the input are zeros, which give outputs that no input goes into: those of output
-padding, and those between the inputs where the stride is wider than the kernel.
+The forms, and the partitions that call for them, are those of the convolutions (`layers.py`).
+Forward and adjoint are in `transpose_feature.py` and `transpose_general.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvTransposeNd
 from typing_extensions import Self
 
-from kadril.nn.conv.layer import ConvLayer, Size, check_axes
-from kadril.nn.conv.transpose_input import ConvTransposeInput
-from kadril.nn.conv.window import TransposedWindow
-from kadril.nn.sharing import refuse_data, same_on_all, spread_together
-from kadril.ops.structure import Structure, agree
+from kadril.nn.conv.layer import Forms, Size, form_for
+from kadril.nn.conv.transpose_feature import FeatureConvTranspose
+from kadril.nn.conv.transpose_general import ChannelConvTranspose, GeneralConvTranspose
+from kadril.nn.conv.transpose_layer import ConvTransposeLayer
+from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
-from kadril.partition.pairing import text
 
-__all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
+__all__ = [
+    "DistributedChannelConvTranspose1d",
+    "DistributedChannelConvTranspose2d",
+    "DistributedChannelConvTranspose3d",
+    "DistributedConvTranspose1d",
+    "DistributedConvTranspose2d",
+    "DistributedConvTranspose3d",
+    "DistributedFeatureConvTranspose1d",
+    "DistributedFeatureConvTranspose2d",
+    "DistributedFeatureConvTranspose3d",
+    "DistributedGeneralConvTranspose1d",
+    "DistributedGeneralConvTranspose2d",
+    "DistributedGeneralConvTranspose3d",
+]
 
-CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
 
+class DistributedConvTranspose(ConvTransposeLayer):
+    """A partitioned transposed convolution, in the form that the partitions call for.
 
-class DistributedConvTranspose(ConvLayer):
-    """A transposed convolution over the spatial, and the batch, blocks of `P_x`.
-
-    The arguments after `P_x` are those of the torch layer, in its order. Parameters are drawn by
-    torch, and then given by the first worker to all: making one is collective over the partition.
+    The arguments after `P_x` are those of the torch layer, in its order.
 
     Args:
-        P_x: where input and output are; its axis 1, the channels, has size 1.
-        in_channels: of the input.
-        out_channels: of the output.
+        P_x: where the input is.
+        in_channels: of the whole input.
+        out_channels: of the whole output.
         kernel_size: for each spatial dim, or for all.
         stride: likewise.
         padding: likewise; outputs that are cut off at both ends of the whole tensor.
@@ -63,13 +54,30 @@ class DistributedConvTranspose(ConvLayer):
         padding_mode: "zeros".
         device: of the parameters.
         dtype: of the parameters.
+        P_y: where the output is, if channels are split.
+        P_w: where the weight is, if channels are split: output channels before input channels.
+
+    Making one is collective over the workers that hold the weight; with `P_y` and `P_w`, over the
+    world. Parameters are drawn by torch, and then given by the first worker to all. So are saving
+    and loading: with `P_y` and `P_w`, `state_dict()` is to be called on all ranks of the world, and
+    has whole parameters on each.
 
     Raises:
-        ValueError: a partition that does not fit to the layer, or settings that torch refuses; on
-            all ranks.
+        ValueError: partitions that do not fit to each other or to the layer, or settings that torch
+            refuses; on all ranks.
     """
 
-    P_x: Partition
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Choose the form."""
+        form = form_for(
+            cls,
+            FORMS,
+            arguments[0] if arguments else keywords.get("P_x"),
+            keywords.get("P_y"),
+            keywords.get("P_w"),
+        )
+        chosen: Self = super().__new__(form)
+        return chosen
 
     def __init__(
         self,
@@ -86,6 +94,9 @@ class DistributedConvTranspose(ConvLayer):
         padding_mode: str = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        P_y: Partition | None = None,
+        P_w: Partition | None = None,
     ) -> None:
         super().__init__()
         make: Any = self.torch_class  # whose signatures want tuples where sequences do
@@ -103,16 +114,29 @@ class DistributedConvTranspose(ConvLayer):
             device,
             dtype,
         )
-        same_on_all(P_x, [layer.weight, layer.bias])
-        self._set_up(layer, P_x, None, None, None)
+        same_on_all(P_x if P_w is None else P_w, [layer.weight, layer.bias])
+        self._set_up(layer, P_x, P_y, P_w, None)
 
     @classmethod
-    def of(cls, layer: _ConvTransposeNd, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer, which takes over its parameters themselves.
+    def of(
+        cls,
+        layer: _ConvTransposeNd,
+        P_x: Partition,
+        P_y: Partition | None = None,
+        P_w: Partition | None = None,
+        *,
+        what: str | None = None,
+    ) -> Self:
+        """The twin of a torch layer.
+
+        In the feature form it takes over the parameters themselves; in the others, copies of this
+        worker's blocks. They must be the same on all ranks.
 
         Args:
-            layer: the torch layer; its parameters are the same on all ranks.
-            P_x: where input and output are.
+            layer: the torch layer.
+            P_x: where the input is.
+            P_y: where the output is, if channels are split.
+            P_w: where the weight is, if channels are split.
             what: its name in errors.
 
         Raises:
@@ -120,122 +144,83 @@ class DistributedConvTranspose(ConvLayer):
             ValueError: as of the class.
         """
         cls._check_kind(layer)
-        twin: Self = object.__new__(cls)
+        twin: Self = object.__new__(form_for(cls, FORMS, P_x, P_y, P_w))
         torch.nn.Module.__init__(twin)
-        twin._set_up(layer, P_x, None, None, what)
+        twin._set_up(layer, P_x, P_y, P_w, what)
         return twin.train(layer.training)
-
-    def _set_up(
-        self,
-        layer: _ConvNd,
-        P_x: Partition,
-        P_y: Partition | None,
-        P_w: Partition | None,
-        what: str | None,
-    ) -> None:
-        self._adopt_settings(layer, what)
-        check_axes(self.what, "P_x", P_x, self.num_spatial)
-        if P_x.shape[1] != 1:
-            raise ValueError(
-                f"{self.what}: axis 1 of P_x = {text(P_x.shape)} splits the channels; transposed"
-                " convolutions are split along the batch and the spatial dims only"
-            )
-        self.P_x = P_x
-        self._adopt_parameters(layer)
-        self._inputs: dict[tuple[int, ...], ConvTransposeInput] = {}
-
-    def forward(self, x: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
-        """Convolve; collective over the partition.
-
-        Args:
-            x: this worker's block of the input; a zero-volume tensor on other ranks.
-            output_size: of the spatial dims of the whole output, or of all its dims; instead of
-                `output_padding`.
-
-        Returns:
-            Its block of the output, which is balanced; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition or to the layer; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active or self.weight is None:
-            refuse_data(x, self.what)
-            return x.clone()
-        structure = agree(self.P_x, x, self.what)
-        extra = [int(each) for each in self.output_padding]
-        if output_size is not None:
-            extra = self._extra_for(output_size, structure)
-        source = self.input_for(extra)
-        plan = source.plan(structure)
-        # Before the exchange, so that in the backward pass it comes after, on every worker.
-        weight, bias = spread_together(
-            [self.weight, self.bias], self.P_x.group, what=f"parameters of {self.what}"
-        )
-        box = source.gather(x, structure)
-        y = CONVOLUTIONS[self.num_spatial](
-            box, weight, bias, self.stride, plan.padding, plan.extra, self.groups, self.dilation
-        )
-        return y if plan.cut is None else y[plan.cut].contiguous()
-
-    def input_for(self, output_padding: Sequence[int]) -> ConvTransposeInput:
-        """What gives the workers their boxes, for one output padding."""
-        key = tuple(output_padding)
-        if key not in self._inputs:
-            paddings = [int(width) for width in self.padding]
-            windows = [
-                TransposedWindow(kernel, stride, dilation, padding, extra)
-                for kernel, stride, dilation, padding, extra in zip(
-                    self.kernel_size, self.stride, self.dilation, paddings, key, strict=True
-                )
-            ]
-            self._inputs[key] = ConvTransposeInput(self.P_x, self.in_channels, windows, self.what)
-        return self._inputs[key]
-
-    def _extra_for(self, output_size: Sequence[int], structure: Structure) -> list[int]:
-        """The output padding that gives a size."""
-        wanted = [int(size) for size in output_size]
-        if len(wanted) == self.num_spatial + 2:
-            wanted = wanted[2:]
-        if len(wanted) != self.num_spatial:
-            raise ValueError(
-                f"{self.what}: output_size must have {self.num_spatial} or {self.num_spatial + 2}"
-                f" numbers, got {list(output_size)}"
-            )
-        blocks = structure.blocks(self.what)
-        source = self.input_for([0] * self.num_spatial)
-        extra = []
-        for dim, (size, window) in enumerate(zip(wanted, source.windows, strict=True), 2):
-            least = window.output_size(blocks[dim][-1].stop)
-            if not least <= size < least + window.stride:
-                raise ValueError(
-                    f"{self.what}: dim {dim} of the output can have {least} to"
-                    f" {least + window.stride - 1} elements, not {size}"
-                )
-            extra.append(size - least)
-        return extra
-
-    def _where(self) -> str:
-        return f"output_padding={self.output_padding}, P_x={text(self.P_x.shape)}"
 
 
 class DistributedConvTranspose1d(DistributedConvTranspose):
-    """`torch.nn.ConvTranspose1d` of a tensor on a partition: batch x 1 x length."""
+    """`torch.nn.ConvTranspose1d` of a tensor on a partition: batch x channels x length."""
 
     num_spatial = 1
     torch_class = torch.nn.ConvTranspose1d
 
 
 class DistributedConvTranspose2d(DistributedConvTranspose):
-    """`torch.nn.ConvTranspose2d` of a tensor on a partition: batch x 1 x height x width."""
+    """`torch.nn.ConvTranspose2d` of a tensor on a partition: batch x channels x height x width."""
 
     num_spatial = 2
     torch_class = torch.nn.ConvTranspose2d
 
 
 class DistributedConvTranspose3d(DistributedConvTranspose):
-    """`torch.nn.ConvTranspose3d` of a tensor on a partition: batch x 1 x depth x height x width."""
+    """`torch.nn.ConvTranspose3d` of a tensor on a partition: batch x channels x space."""
 
     num_spatial = 3
     torch_class = torch.nn.ConvTranspose3d
+
+
+class DistributedFeatureConvTranspose1d(FeatureConvTranspose, DistributedConvTranspose1d):
+    """The feature form."""
+
+
+class DistributedFeatureConvTranspose2d(FeatureConvTranspose, DistributedConvTranspose2d):
+    """The feature form."""
+
+
+class DistributedFeatureConvTranspose3d(FeatureConvTranspose, DistributedConvTranspose3d):
+    """The feature form."""
+
+
+class DistributedChannelConvTranspose1d(ChannelConvTranspose, DistributedConvTranspose1d):
+    """The channel form."""
+
+
+class DistributedChannelConvTranspose2d(ChannelConvTranspose, DistributedConvTranspose2d):
+    """The channel form."""
+
+
+class DistributedChannelConvTranspose3d(ChannelConvTranspose, DistributedConvTranspose3d):
+    """The channel form."""
+
+
+class DistributedGeneralConvTranspose1d(GeneralConvTranspose, DistributedConvTranspose1d):
+    """The general form."""
+
+
+class DistributedGeneralConvTranspose2d(GeneralConvTranspose, DistributedConvTranspose2d):
+    """The general form."""
+
+
+class DistributedGeneralConvTranspose3d(GeneralConvTranspose, DistributedConvTranspose3d):
+    """The general form."""
+
+
+FORMS: Forms = {
+    DistributedConvTranspose1d: (
+        DistributedFeatureConvTranspose1d,
+        DistributedChannelConvTranspose1d,
+        DistributedGeneralConvTranspose1d,
+    ),
+    DistributedConvTranspose2d: (
+        DistributedFeatureConvTranspose2d,
+        DistributedChannelConvTranspose2d,
+        DistributedGeneralConvTranspose2d,
+    ),
+    DistributedConvTranspose3d: (
+        DistributedFeatureConvTranspose3d,
+        DistributedChannelConvTranspose3d,
+        DistributedGeneralConvTranspose3d,
+    ),
+}

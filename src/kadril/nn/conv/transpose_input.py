@@ -24,7 +24,7 @@ from kadril.ops import HaloExchanger
 from kadril.ops.structure import PlanCache, Structure
 from kadril.partition import Interval, Partition, balanced_intervals
 
-__all__ = ["ConvTransposeInput"]
+__all__ = ["ConvTransposeInput", "Cut"]
 
 
 class TransposePlan(NamedTuple):
@@ -33,19 +33,32 @@ class TransposePlan(NamedTuple):
     Attributes:
         blocks: for each dim, what each position along its axis has.
         needed: the same, for what goes into its outputs; may reach beyond the edges.
+        outputs: the same, for its block of the output; spatial dims only.
         is_local: whether every worker has what it needs in its own block.
-        padding: for each spatial dim, what torch is to leave out on both sides of this worker's
-            output.
-        extra: the same, for what it is to add at the end.
-        cut: the block among what torch then gives; None where that is the block.
     """
 
     blocks: list[list[Interval]]
     needed: list[list[Interval]]
+    outputs: list[list[Interval]]
     is_local: bool
+
+
+class Cut(NamedTuple):
+    """What a worker leaves out of the transposed convolution of its box.
+
+    Attributes:
+        padding: for each spatial dim, what torch is to leave out on both sides of the output.
+        extra: the same, for what it is to add at the end.
+        block: the worker's among what torch then gives; None where that is the block.
+    """
+
     padding: tuple[int, ...]
     extra: tuple[int, ...]
-    cut: tuple[slice, ...] | None
+    block: tuple[slice, ...] | None
+
+    def apply(self, y: torch.Tensor) -> torch.Tensor:
+        """The block of the worker."""
+        return y if self.block is None else y[self.block].contiguous()
 
 
 class ConvTransposeInput:
@@ -105,7 +118,11 @@ class ConvTransposeInput:
             for haves, wants in zip(blocks, needed, strict=True)
             for have, want in zip(haves, wants, strict=True)
         )
-        return TransposePlan(blocks, needed, is_local, *self._cuts(needed, output_sizes))
+        outputs = [
+            balanced_intervals(size, length)
+            for size, length in zip(output_sizes, self.P_x.shape[FIRST_SPATIAL:], strict=True)
+        ]
+        return TransposePlan(blocks, needed, outputs, is_local)
 
     def _output_sizes(self, sizes: Sequence[int]) -> list[int]:
         found = []
@@ -132,28 +149,29 @@ class ConvTransposeInput:
         outputs = balanced_intervals(window.output_size(size), len(blocks))
         return [window.inputs_of(each) for each in outputs]
 
-    def _cuts(
-        self, needed: Sequence[Sequence[Interval]], output_sizes: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[slice, ...] | None]:
-        """What this worker leaves out of the transposed convolution of its box."""
+    def cut_at(self, plan: TransposePlan, positions: Sequence[int]) -> Cut:
+        """What a worker leaves out of the transposed convolution of its box.
+
+        Args:
+            plan: for the input.
+            positions: of the worker along the spatial axes.
+        """
         padding, extra = [], []
         slices = [slice(None), slice(None)]
-        for dim, (window, size) in enumerate(
-            zip(self.windows, output_sizes, strict=True), FIRST_SPATIAL
+        for window, outputs, needed, position in zip(
+            self.windows, plan.outputs, plan.needed[FIRST_SPATIAL:], positions, strict=True
         ):
-            length = self.P_x.shape[dim]
-            if length == 1:
+            if len(outputs) == 1:
                 padding.append(window.padding)
                 extra.append(window.output_padding)
                 slices.append(slice(None))
                 continue
-            position = 0 if self.P_x.index is None else self.P_x.index[dim]
-            block = balanced_intervals(size, length)[position]
-            covered = window.outputs_of(needed[dim][position])
+            block = outputs[position]
+            covered = window.outputs_of(needed[position])
             before, after = block.start - covered.start, covered.stop - block.stop
             padding.append(min(before, after))
             extra.append(0)
             start = before - padding[-1]
             slices.append(slice(start, start + block.size) if before != after else slice(None))
         is_whole = all(each == slice(None) for each in slices)
-        return tuple(padding), tuple(extra), None if is_whole else tuple(slices)
+        return Cut(tuple(padding), tuple(extra), None if is_whole else tuple(slices))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from kadril.nn.conv.channels import SplitChannels
+from kadril.nn.drawing.channels import ChannelPicture, look_at_channels
 from kadril.nn.drawing.plan import Picture, WorkerView, look_at
 from kadril.partition import Interval
 from kadril.partition.pairing import text
@@ -33,13 +35,14 @@ ARROW = (
 def draw(layer: object, shape: Sequence[int]) -> str:
     """A picture of who owns which block, how wide halos are, and which messages are sent.
 
-    Two dims are shown, the split ones before others; of workers that differ along further axes, the
-    first ones. The numbers below the picture are for all dims. Nothing is sent, and one process can
-    draw any partition.
+    Two dims of a tensor are shown, the split ones before others; of workers that differ along
+    further axes, the first ones. The numbers below the picture are for all dims. Nothing is sent,
+    and one process can draw any partition.
 
     Args:
-        layer: that exchanges halos (a convolution with `P_x` alone, a transposed one, a pool, an
-            upsampling, `HaloExchange`), or `Repartition`.
+        layer: that exchanges halos (a convolution, a transposed one, a pool, an upsampling,
+            `HaloExchange`), or `Repartition`. Of a convolution with split channels, weight and
+            output are shown beside the input.
         shape: of the global input; its blocks are balanced.
 
     Returns:
@@ -49,30 +52,73 @@ def draw(layer: object, shape: Sequence[int]) -> str:
         TypeError: another kind of layer.
         ValueError: the tensor does not fit to the layer.
     """
+    if isinstance(layer, SplitChannels):
+        return draw_channels(look_at_channels(layer, shape))
     picture = look_at(layer, shape)
     first = Panel(picture.shape, picture.before, MARGIN)
     parts = first.blocks([(view.rank, view.block) for view in picture.views])
-    width = WIDTH + 2 * MARGIN
     if picture.is_halo:
         parts += first.halos(picture.views)
         parts += first.messages(picture.views, first)
-    else:
-        second = Panel(picture.shape, picture.after, WIDTH + 3 * MARGIN)
-        parts += second.blocks([(view.rank, view.result) for view in picture.views])
-        parts += first.messages(picture.views, second)
-        width += WIDTH + 2 * MARGIN
-    lines = caption(picture)
+        return sheet(title_of(picture), parts, 1, caption(picture))
+    second = Panel(picture.shape, picture.after, left_of(1))
+    parts += second.blocks([(view.rank, view.result) for view in picture.views])
+    parts += first.messages(picture.views, second)
+    return sheet(title_of(picture), parts, 2, caption(picture))
+
+
+def draw_channels(picture: ChannelPicture) -> str:
+    """Input, weight and output of a layer with split channels, side by side."""
+    views = picture.halo.views
+    P_x, P_w, P_y = picture.shapes
+    weight_shape = [blocks.stop for blocks in picture.weights[-1][1]]
+    inputs = Panel(picture.halo.shape, P_x, MARGIN)
+    weights = Panel(weight_shape, (P_y[1], P_x[1]), left_of(1))
+    outputs = Panel(picture.output_shape, P_y, left_of(2))
+    parts = inputs.blocks([(view.rank, view.block) for view in views])
+    parts += inputs.halos(views) + inputs.messages(views, inputs)
+    parts += weights.blocks(picture.weights, "weight, down: output channels; to the right: input")
+    parts += outputs.blocks(picture.outputs)
+    blocks = {view.rank: view.block for view in views if inputs.is_shown(view.block)}
+    holders = dict(picture.weights)
+    takers = {rank: box for rank, box in picture.outputs if outputs.is_shown(box)}
+    for source, target, count in picture.broadcasts:
+        if source in blocks and target in holders:
+            start, end = inputs.centre(blocks[source] or []), weights.centre(holders[target])
+            parts.append(arrow(start, end, count))
+    for source, target, count in picture.sums:
+        if source in holders and target in takers:
+            start, end = weights.centre(holders[source]), outputs.centre(takers[target] or [])
+            parts.append(arrow(start, end, count))
+    title = (
+        f"{picture.halo.what}: {text(picture.halo.shape)} on {text(P_x)}, weight on {text(P_w)},"
+        f" {text(picture.output_shape)} on {text(P_y)}"
+    )
+    lines = ["halos: " + caption(picture.halo)[0]]
+    for name, sent in (("inputs to weights", picture.broadcasts), ("sums", picture.sums)):
+        total = sum(passage.num_elements for passage in sent)
+        lines.append(f"{name}: {len(sent)} messages with {total} elements in all")
+    return sheet(title, parts, 3, [*lines, *caption(picture.halo)[1:]])
+
+
+def left_of(place: int) -> int:
+    """Where the picture of a tensor begins."""
+    return MARGIN + place * (WIDTH + 2 * MARGIN)
+
+
+def sheet(heading: str, parts: Sequence[str], num_panels: int, lines: Sequence[str]) -> str:
+    """The whole picture, with its title and what is below."""
     top = MARGIN + HEIGHT + MARGIN
-    parts += [
+    words = "".join(
         f'<text x="{MARGIN}" y="{top + LINE * place}">{escape(line)}</text>'
         for place, line in enumerate(lines)
-    ]
-    height = top + LINE * len(lines)
-    title = f'<text class="title" x="{MARGIN}" y="24">{escape(title_of(picture))}</text>'
+    )
+    width, height = num_panels * (WIDTH + 2 * MARGIN), top + LINE * len(lines)
+    title = f'<text class="title" x="{MARGIN}" y="24">{escape(heading)}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         f' viewBox="0 0 {width} {height}"><style>{STYLE}</style><defs>{ARROW}</defs>'
-        f'<rect width="100%" height="100%" fill="white"/>{title}{"".join(parts)}</svg>'
+        f'<rect width="100%" height="100%" fill="white"/>{title}{"".join(parts)}{words}</svg>'
     )
 
 
@@ -112,12 +158,12 @@ class Panel:
             each.start <= 0 for dim, each in enumerate(box) if dim not in (self.rows, self.columns)
         )
 
-    def blocks(self, owned: Sequence[tuple[int, Sequence[Interval] | None]]) -> list[str]:
+    def blocks(
+        self, owned: Sequence[tuple[int, Sequence[Interval] | None]], legend: str = ""
+    ) -> list[str]:
         """Blocks with the rank of their owner."""
-        parts = [
-            f'<text x="{self.left}" y="{MARGIN + HEIGHT + LINE}">down: dim {self.rows}; to the'
-            f" right: dim {self.columns}</text>"
-        ]
+        legend = legend or f"down: dim {self.rows}; to the right: dim {self.columns}"
+        parts = [f'<text x="{self.left}" y="{MARGIN + HEIGHT + LINE}">{escape(legend)}</text>']
         for rank, box in owned:
             if box is None or not self.is_shown(box):
                 continue

@@ -15,7 +15,8 @@ import torch
 
 from kadril.nn.box_layer import BoxLayer
 from kadril.nn.conv.feature import FeatureConv
-from kadril.nn.conv.transpose import DistributedConvTranspose
+from kadril.nn.conv.general import GeneralConv
+from kadril.nn.conv.transpose_layer import ConvTransposeLayer
 from kadril.ops import HaloExchanger, Repartitioner
 from kadril.ops.moves import Moves
 from kadril.ops.structure import PlanCache, Structure
@@ -78,14 +79,19 @@ def look_at(layer: object, shape: Sequence[int]) -> Picture:
     mover = mover_of(layer)
     if mover is None:
         raise TypeError(
-            "draw knows layers that exchange halos (convolutions with P_x alone, pools, upsampling,"
-            f" HaloExchange) and Repartition, not {type(layer).__name__}"
+            "draw knows layers that exchange halos (convolutions, pools, upsampling, HaloExchange)"
+            f" and Repartition, not {type(layer).__name__}"
         )
-    P_x: Partition = mover.P_x
-    structure = balanced_structure(P_x, shape)
+    structure = balanced_structure(mover.P_x, shape)
     what = str(getattr(layer, "what", type(layer).__name__))
     if isinstance(mover, Repartitioner):
         return look_at_repartition(mover, structure, what, tuple(shape))
+    return look_at_halo(mover, structure, what, shape)
+
+
+def look_at_halo(mover: Any, structure: Structure, what: str, shape: Sequence[int]) -> Picture:
+    """All workers of a halo exchange."""
+    P_x: Partition = mover.P_x
     views = []
     for rank in range(P_x.size):
         exchanger = exchanger_seen_from(mover, P_x, rank, structure)
@@ -97,10 +103,10 @@ def mover_of(layer: object) -> Any:
     """What moves the blocks of a layer."""
     if isinstance(layer, (HaloExchanger, Repartitioner, BoxLayer)):
         return layer
-    if isinstance(layer, FeatureConv):
+    if isinstance(layer, (FeatureConv, GeneralConv)):
         return layer.input.exchanger
-    if isinstance(layer, DistributedConvTranspose):
-        return layer.input_for([0] * layer.num_spatial).exchanger
+    if isinstance(layer, ConvTransposeLayer):
+        return layer.input_for([int(each) for each in layer.output_padding]).exchanger
     mover = getattr(layer, "_move", None)
     return mover if isinstance(mover, (HaloExchanger, Repartitioner)) else None
 

@@ -1,0 +1,278 @@
+"""A convolution of a block as it lies, and of the strips at its border (`strips.py`).
+
+    forward                                         backward
+
+    strips of x   ----- exchange ----+              s* of strips   ----- exchange ----+
+    y = conv(x, padded with zeros)   | meanwhile    x*, w* of the block               | meanwhile
+    y[strip] = conv(strip)       <---+              x*[box] += s* of others       <---+
+
+The convolution is linear in its input. Inputs of the block have their whole part in x* and w* from
+all outputs y* of the worker; strips add what the inputs of others have, so those of the block are
+zeros in them by then:
+
+    x*   = conv*(y*, w)      + what comes back from the strips of others
+    w*   = conv*(y*, x)      + sum over strips of conv*(y*[strip], s)
+
+The result is that of one convolution of the block with its halo, without a copy of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from kadril.nn.conv.messages import Rooms, pack
+from kadril.nn.conv.overlap import run_beside
+from kadril.nn.conv.strips import Strip, StripPlan
+from kadril.ops.calling import anchor_for, apply
+from kadril.ops.linear import OnceFunction
+from kadril.partition import Partition
+
+__all__ = ["Bordered", "convolve_bordered"]
+
+Result = TypeVar("Result")
+
+
+class Bordered(NamedTuple):
+    """What is the same in all calls of a layer with the same blocks.
+
+    Attributes:
+        plan: of this worker.
+        convolution: torch's.
+        stride: for each spatial dim.
+        dilation: likewise.
+        groups: of channels.
+        P_x: whose workers have the blocks.
+        what: for errors.
+        overlaps: whether the exchange runs beside the convolution of the block.
+    """
+
+    plan: StripPlan
+    convolution: Callable[..., torch.Tensor]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    P_x: Partition
+    what: str
+    overlaps: bool
+
+    def convolve(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        padding: tuple[int, ...] | None = None,
+    ) -> torch.Tensor:
+        """y = conv(x, w, b)."""
+        padding = padding or (0,) * len(self.stride)
+        return self.convolution(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def differentiate(
+        self,
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        wanted: tuple[bool, bool, bool],
+        padding: tuple[int, ...] | None = None,
+    ) -> list[torch.Tensor | None]:
+        """x*, w* and b* of one convolution; None for those that are not wanted."""
+        if not any(wanted):
+            return [None, None, None]
+        zeros = (0,) * len(self.stride)
+        return list(
+            torch.ops.aten.convolution_backward(
+                grad,
+                x,
+                weight,
+                [weight.shape[0]] if wanted[2] else None,
+                self.stride,
+                padding or zeros,
+                self.dilation,
+                False,
+                zeros,
+                self.groups,
+                wanted,
+            )
+        )
+
+    def exchange(
+        self,
+        sends: Iterable[tuple[int, torch.Tensor]],
+        rooms: Rooms,
+        meanwhile: Callable[[], Result],
+        what: str,
+    ) -> Result:
+        """Exchange, and do something else; the result of that."""
+        messages = pack(sends)
+
+        def run() -> None:
+            self.P_x.transport.exchange(messages, rooms.messages(), name=what)
+
+        if self.overlaps:
+            return run_beside(run, meanwhile)
+        run()
+        return meanwhile()
+
+
+def convolve_bordered(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    layer: Bordered,
+    *,
+    requires_grad: bool,
+) -> torch.Tensor:
+    """Convolve; collective over the partition.
+
+    Args:
+        x: this worker's block of the input.
+        weight: of the layer.
+        bias: likewise.
+        layer: what to do.
+        requires_grad: whether any worker's block does. Then all of them are there for the exchange
+            of the backward pass.
+    """
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if kind != "cpu":
+        # Another thread would not be in the stream of this one.
+        layer = layer._replace(overlaps=False)
+    # As torch's convolution does it; autograd casts their gradients back.
+    weight, bias = cast(weight, dtype), None if bias is None else cast(bias, dtype)
+    anchor = None if x.requires_grad else anchor_for(requires_grad)
+    return apply(BorderedConvFunction, x, weight, bias, anchor, layer, requires_grad, dtype)
+
+
+def cast(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor as autocast gives it to a convolution; as it is where that is off."""
+    return x if dtype is None or x.dtype == torch.float64 else x.to(dtype)
+
+
+class BorderedConvFunction(torch.autograd.Function):
+    """A convolution with an exchange in both directions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        _: torch.Tensor | None,
+        layer: Bordered,
+        requires_grad: bool,
+        dtype: torch.dtype | None,
+    ) -> torch.Tensor:
+        """y = conv(halo(x), w, b). Halos are exchanged in the dtype that ranks have agreed on."""
+        plan = layer.plan
+        with torch.autocast(x.device.type, enabled=False):
+            block = cast(x, dtype)
+            inputs = [own_inputs(strip, x) for strip in plan.strips]
+            rooms = Rooms([each for strip in plan.strips for each in strip.recvs], x)
+            y = layer.exchange(
+                [(peer, x[box]) for strip in plan.strips for peer, box in strip.sends],
+                rooms,
+                lambda: layer.convolve(block, weight, bias, plan.padding),
+                layer.what,
+            )
+            places = [
+                each[box]
+                for strip, each in zip(plan.strips, inputs, strict=True)
+                for _peer, box in strip.recvs
+            ]
+            for place, received in zip(places, rooms.boxes(), strict=True):
+                place.copy_(received)
+            strips = [cast(each, dtype) for each in inputs]
+            for strip, each in zip(plan.strips, strips, strict=True):
+                if not strip.is_empty:
+                    y[strip.outputs] = layer.convolve(each, weight, bias)
+                    for _block, box in strip.own:
+                        each[box] = 0  # for the backward pass: what others have
+        ctx.layer, ctx.is_wanted, ctx.dtype = layer, requires_grad, x.dtype
+        ctx.save_for_backward(block, weight, *strips)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = halo*(conv*(y*, w)), w* and b*."""
+        (grad,) = grads
+        with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
+            found = adjoint(ctx, grad)
+        if torch.is_grad_enabled() and grad.requires_grad:
+            found = [
+                each if each is None else apply(OnceFunction, each, grad, ctx.layer.what)
+                for each in found
+            ]
+        return *found, None, None, None, None
+
+
+def adjoint(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
+    """x*, w* and b*, as far as they are wanted."""
+    layer: Bordered = ctx.layer
+    block, weight, *strips = ctx.saved_tensors
+    needs_x, needs_w, needs_b = ctx.needs_input_grad[:3]
+    for_strips, for_block = (ctx.is_wanted, needs_w, False), (needs_x, needs_w, needs_b)
+    found = [
+        [None, None, None]
+        if strip.is_empty
+        else layer.differentiate(grad[strip.outputs], inputs, weight, for_strips)
+        for strip, inputs in zip(layer.plan.strips, strips, strict=True)
+    ]
+
+    def differentiate_block() -> list[torch.Tensor | None]:
+        return layer.differentiate(grad, block, weight, for_block, layer.plan.padding)
+
+    if ctx.is_wanted:
+        of_inputs = [block if each[0] is None else each[0].to(ctx.dtype) for each in found]
+        like = block.new_empty(0, dtype=ctx.dtype)
+        result = give_back(layer, of_inputs, like, differentiate_block)
+    else:
+        result = differentiate_block()
+    for each in found:
+        if result[1] is not None and each[1] is not None:
+            result[1] += each[1]
+    return result
+
+
+def give_back(
+    layer: Bordered,
+    of_inputs: Sequence[torch.Tensor],
+    like: torch.Tensor,
+    differentiate_block: Callable[[], list[torch.Tensor | None]],
+) -> list[torch.Tensor | None]:
+    """The adjoint of the exchange: gradients of the strips' inputs go to those who have them.
+
+    Args:
+        layer: what to do.
+        of_inputs: the gradients, for each strip; anything for one that is empty.
+        like: has the dtype and the device of the block.
+        differentiate_block: gives x*, w* and b* of the block, in which those of others are added.
+    """
+    strips = layer.plan.strips
+    sends = [
+        (peer, gradient[box])
+        for strip, gradient in zip(strips, of_inputs, strict=True)
+        for peer, box in strip.recvs
+    ]
+    boxes = [each for strip in strips for each in strip.sends]
+    rooms = Rooms(boxes, like)
+    result = layer.exchange(sends, rooms, differentiate_block, f"adjoint of {layer.what}")
+    if result[0] is not None:
+        x = result[0] = result[0].to(like.dtype)
+        for strip, gradient in zip(strips, of_inputs, strict=True):
+            for source, target in strip.wrapped:
+                x[source] += gradient[target]
+        for (_, box), received in zip(boxes, rooms.boxes(), strict=True):
+            x[box] += received
+    return result
+
+
+def own_inputs(strip: Strip, x: torch.Tensor) -> torch.Tensor:
+    """The inputs of a strip, of which those are there that the worker has itself."""
+    inputs = x.new_empty(strip.shape)
+    for edge in strip.edges:
+        inputs[edge] = 0
+    for source, target in (*strip.own, *strip.wrapped):
+        inputs[target] = x[source]
+    return inputs

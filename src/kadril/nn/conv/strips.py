@@ -1,0 +1,246 @@
+"""Strips: the outputs at the border of a block, and the inputs from other workers they are made of.
+
+    kernel 3, stride 1, padding 1; two workers, seen from the first
+
+    input      0 [. . . . . .| 6 ]            0: the zeros beyond the edge
+    outputs      [. . . . . s]                s: the strip; only this output needs input 6
+
+A convolution of the block alone, padded with zeros, gives all outputs but those of the strips. So
+the block is neither copied nor kept a second time for the backward pass, and can be convolved while
+the rest is on its way. The strips of a dim do not have the outputs of those before it:
+
+    +---+-----------+---+
+    |   dim 2, before   |
+    +---+-----------+---+
+    | d |           | d |                     d: dim 3, before and after
+    | i |           | i |
+    +---+-----------+---+
+    |   dim 2, after    |
+    +---+-----------+---+
+
+All of it is arithmetic on the global tensor; every rank does it for all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kadril.nn.conv.window import Window
+from kadril.ops.moves import Moves, Side, plan_moves
+from kadril.partition import Interval, Partition, balanced_intervals
+
+__all__ = ["Box", "Strip", "StripPlan", "plan_strips"]
+
+Box = tuple[slice, ...]
+
+FIRST_SPATIAL = 2
+
+
+class Strip(NamedTuple):
+    """Some outputs at the border of this worker's block.
+
+    Attributes:
+        outputs: they, among the worker's outputs.
+        shape: of the inputs that they are made of, padding included.
+        sends: boxes of this worker's block, and who needs them for the same strip of theirs.
+        recvs: boxes of the inputs, and who has them.
+        own: boxes (of the block, of the inputs) that the worker has itself.
+        wrapped: likewise, where a dim goes on at its other end, which is the worker's own too.
+        edges: boxes of the inputs that are zeros.
+    """
+
+    outputs: Box
+    shape: tuple[int, ...]
+    sends: tuple[tuple[int, Box], ...]
+    recvs: tuple[tuple[int, Box], ...]
+    own: tuple[tuple[Box, Box], ...]
+    wrapped: tuple[tuple[Box, Box], ...]
+    edges: tuple[Box, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this worker has no such outputs; others may need something for theirs."""
+        return 0 in self.shape
+
+
+class StripPlan(NamedTuple):
+    """How a worker convolves its block and its strips.
+
+    Attributes:
+        padding: for each spatial dim, the zeros that torch is to add around the block.
+        strips: in an order that is the same on all ranks.
+    """
+
+    padding: tuple[int, ...]
+    strips: tuple[Strip, ...]
+
+
+class Parts(NamedTuple):
+    """The outputs of one position along an axis, as they lie in the whole output.
+
+    Attributes:
+        whole: all of them.
+        before: those that need inputs before the block.
+        middle: those that need the block only, or zeros.
+        after: those that need inputs after the block.
+    """
+
+    whole: Interval
+    before: Interval
+    middle: Interval
+    after: Interval
+
+
+def plan_strips(
+    P_x: Partition, blocks: Sequence[Sequence[Interval]], windows: Sequence[Window], mode: str
+) -> StripPlan | None:
+    """How this worker convolves its block and its strips.
+
+    Args:
+        P_x: where the input is.
+        blocks: for each dim, what each position along its axis has.
+        windows: for each spatial dim.
+        mode: of padding: "zeros" or "circular".
+
+    Returns:
+        None, on all ranks, where some worker's block does not give its outputs this way: the batch
+        is cut unevenly, or zeros on both sides of a block, as torch adds them, would give other
+        outputs than the worker's.
+    """
+    batch = blocks[0]
+    if P_x.index is None or list(batch) != balanced_intervals(batch[-1].stop, len(batch)):
+        return None
+    parts: list[list[Parts]] = []
+    padding = []
+    for dim, window in enumerate(windows, FIRST_SPATIAL):
+        along = []
+        for block, outputs in zip(
+            blocks[dim],
+            balanced_intervals(window.output_size(blocks[dim][-1].stop), len(blocks[dim])),
+            strict=True,
+        ):
+            before = block.start - window.inputs_of(outputs).start
+            if before < 0 or num_outputs(window, block.size, before) != outputs.size:
+                return None
+            along.append(parts_of(block, outputs, blocks[dim][-1].stop, window, mode))
+        parts.append(along)
+        mine = P_x.index[dim]
+        padding.append(blocks[dim][mine].start - window.inputs_of(along[mine].whole).start)
+    strips = []
+    for dim, along in enumerate(parts):
+        for side in ("before", "after"):
+            if any(getattr(each, side).size for each in along):
+                chosen = [
+                    [
+                        getattr(each, side)
+                        if other == dim
+                        else each.middle
+                        if other < dim
+                        else each.whole
+                        for each in parts[other]
+                    ]
+                    for other in range(len(parts))
+                ]
+                strips.append(plan_strip(P_x, blocks, windows, mode, parts, chosen))
+    return StripPlan(tuple(padding), tuple(strips))
+
+
+def num_outputs(window: Window, size: int, padding: int) -> int:
+    """Outputs of a block with so many zeros on both sides."""
+    return (size + 2 * padding - window.reach) // window.stride + 1
+
+
+def parts_of(block: Interval, outputs: Interval, size: int, window: Window, mode: str) -> Parts:
+    """Which outputs of one position need inputs of others."""
+    needed = window.inputs_of(outputs)
+    wraps = mode == "circular"
+    first = last = 0
+    if wraps or block.start > 0:
+        first = min(-(-max(0, block.start - needed.start) // window.stride), outputs.size)
+    if wraps or block.stop < size:
+        # Output j ends at needed.start + stride * j + reach.
+        inside = (block.stop - window.reach - needed.start) // window.stride + 1
+        last = outputs.size - min(max(inside, first), outputs.size)
+    middle = Interval(outputs.start + first, outputs.stop - last)
+    return Parts(
+        outputs,
+        Interval(outputs.start, middle.start),
+        middle,
+        Interval(middle.stop, outputs.stop),
+    )
+
+
+def plan_strip(
+    P_x: Partition,
+    blocks: Sequence[Sequence[Interval]],
+    windows: Sequence[Window],
+    mode: str,
+    parts: Sequence[Sequence[Parts]],
+    chosen: Sequence[Sequence[Interval]],
+) -> Strip:
+    """One strip of this worker, and what others need for theirs.
+
+    Args:
+        P_x: as of `plan_strips`.
+        blocks: likewise.
+        windows: likewise.
+        mode: likewise.
+        parts: for each spatial dim, those of each position along its axis.
+        chosen: likewise, the outputs of the strip.
+    """
+    index = P_x.index
+    if index is None:
+        raise AssertionError("only workers of the partition come here")
+    needed: list[list[Interval]] = [list(blocks[0]), list(blocks[1])]
+    for window, along in zip(windows, chosen, strict=True):
+        needed.append([window.inputs_of(each) if each.size else Interval(0, 0) for each in along])
+    moves = plan_moves(
+        Side(range(P_x.size), P_x.shape, blocks, index),
+        Side(range(P_x.size), P_x.shape, needed, index),
+        periods=[
+            have[-1].stop if mode == "circular" and dim >= FIRST_SPATIAL else None
+            for dim, have in enumerate(blocks)
+        ],
+    )
+    mine = [
+        (each[place].whole, picked[place])
+        for each, picked, place in zip(parts, chosen, index[FIRST_SPATIAL:], strict=True)
+    ]
+    outputs = (
+        slice(None),
+        slice(None),
+        *(slice(o.start - whole.start, o.stop - whole.start) for whole, o in mine),
+    )
+    shifts = [
+        wants[place].start - haves[place].start
+        for wants, haves, place in zip(needed, blocks, index, strict=True)
+    ]
+    return strip_of(moves, outputs, shifts)
+
+
+def strip_of(moves: Moves, outputs: Box, shifts: Sequence[int]) -> Strip:
+    """The moves of a strip, taken apart.
+
+    Args:
+        moves: that gather its inputs.
+        outputs: among the worker's outputs.
+        shifts: from the beginning of the block to that of the inputs, for each dim.
+    """
+    own: list[tuple[Box, Box]] = []
+    wrapped: list[tuple[Box, Box]] = []
+    for source, target in moves.copies:
+        is_own = all(
+            one.start - other.start == shift
+            for one, other, shift in zip(source, target, shifts, strict=True)
+        )
+        (own if is_own else wrapped).append((source, target))
+    return Strip(
+        outputs,
+        moves.out_shape or (0,),
+        tuple((peer, box) for peer, boxes in moves.sends for box in boxes),
+        tuple((peer, box) for peer, boxes in moves.recvs for box in boxes),
+        tuple(own),
+        tuple(wrapped),
+        moves.edges,
+    )

@@ -1,0 +1,135 @@
+"""What is drawn of a layer with split channels: input, weight and output, and what goes between.
+
+       x on P_x               w on P_w               y on P_y
+    +-----+-----+          +-----+-----+          +-----------+
+    |  0  |  1  |  ----->  |  0  |  1  |  ----->  |     0     |      to the weights: a broadcast
+    |  :  |  :  |          +-----+-----+          +-----------+      to the output: a sum
+    +-----+-----+          |  2  |  3  |          |     2     |
+                           +-----+-----+          +-----------+
+
+Halos are exchanged on P_x before that. All of it is read off the plans of the layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kadril.nn.conv.channels import SplitChannels
+from kadril.nn.conv.general import GeneralConv
+from kadril.nn.conv.transpose_general import GeneralConvTranspose
+from kadril.nn.drawing.plan import Picture, balanced_structure, box_at, look_at_halo, mover_of
+from kadril.ops.broadcast import Between
+from kadril.ops.structure import Structure
+from kadril.partition import Interval, balanced_intervals
+from kadril.partition.pairing import index_of
+
+__all__ = ["ChannelPicture", "Passage", "look_at_channels"]
+
+
+class Passage(NamedTuple):
+    """A message between workers of two partitions.
+
+    Attributes:
+        source: world rank of the sender.
+        target: world rank of the receiver.
+        num_elements: of the message.
+    """
+
+    source: int
+    target: int
+    num_elements: int
+
+
+class ChannelPicture(NamedTuple):
+    """What a layer with split channels does with a tensor.
+
+    Attributes:
+        halo: of the input: blocks, and the exchange before the broadcast.
+        weights: world ranks, and their block of the weight: output and input channels. Of workers
+            with the same block, the first.
+        outputs: world ranks, and their block of the output.
+        output_shape: of the global output.
+        shapes: of P_x, P_w and P_y.
+        broadcasts: messages from the input to the weights.
+        sums: messages from the weights to the output.
+    """
+
+    halo: Picture
+    weights: list[tuple[int, list[Interval]]]
+    outputs: list[tuple[int, list[Interval] | None]]
+    output_shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    broadcasts: list[Passage]
+    sums: list[Passage]
+
+
+def look_at_channels(layer: SplitChannels, shape: Sequence[int]) -> ChannelPicture:
+    """What a layer with split channels does with a tensor whose blocks are balanced.
+
+    Raises:
+        ValueError: the tensor does not fit to the layer.
+    """
+    structure = balanced_structure(layer.P_x, shape)
+    spatial = output_blocks(layer, structure)
+    halo = look_at_halo(mover_of(layer), structure, layer.what, shape)
+    given = [math.prod(each.size for each in view.result or ()) for view in halo.views]
+    blocks = [structure.blocks(layer.what)[0], layer.outputs, *spatial]
+    outputs = [
+        (rank, box_at(blocks, index_of(worker, layer.P_y.shape)))
+        for worker, rank in enumerate(layer.P_y.ranks)
+    ]
+    taken = [math.prod(each.size for each in box or ()) for _, box in outputs]
+    return ChannelPicture(
+        halo,
+        weights_of(layer),
+        outputs,
+        tuple(each[-1].stop for each in blocks),
+        (layer.P_x.shape, layer.P_w.shape, layer.P_y.shape),
+        [Passage(one, many, n) for one, many, n in passages(layer.broadcaster, given)],
+        [Passage(many, one, n) for one, many, n in passages(layer.reducer, taken)],
+    )
+
+
+def output_blocks(layer: SplitChannels, structure: Structure) -> list[list[Interval]]:
+    """For each spatial dim, the block of the output at each position along its axis."""
+    if isinstance(layer, GeneralConv):
+        sizes = layer.input.plan(structure).sizes[2:]
+        return [
+            balanced_intervals(window.output_size(size), length)
+            for window, size, length in zip(
+                layer.input.windows, sizes, layer.P_x.shape[2:], strict=True
+            )
+        ]
+    if isinstance(layer, GeneralConvTranspose):
+        return layer.input_of(structure, None).plan(structure).outputs
+    raise TypeError(f"draw does not know {type(layer).__name__}")
+
+
+def weights_of(layer: SplitChannels) -> list[tuple[int, list[Interval]]]:
+    """The first worker with each block of the weight."""
+    workers = layer.split.P_w
+    found = []
+    for worker, rank in enumerate(workers.ranks):
+        batch, out_position, in_position, *spatial = index_of(worker, workers.shape)
+        if not batch and not any(spatial):
+            found.append((rank, [layer.outputs[out_position], layer.inputs[in_position]]))
+    return found
+
+
+def passages(between: Between, counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """World ranks of the one and of each of the many, and elements; nobody sends to itself.
+
+    Args:
+        between: a broadcast or a sum-reduce.
+        counts: elements of each worker of the smaller partition.
+    """
+    if between.is_identity:
+        return []
+    return [
+        (between.few.ranks[one], between.lots.ranks[worker], counts[one])
+        for one, many in between.pairs
+        for worker in many
+        if between.few.ranks[one] != between.lots.ranks[worker]
+    ]
