@@ -1,17 +1,18 @@
-"""The program of a rank: time all settings in turns, or take the memory of one.
+"""The program of a rank: time all settings in turns, or look at the memory of one.
 
 python rank.py DIRECTORY --rounds N
-python rank.py DIRECTORY --memory SETTING
+python rank.py DIRECTORY --look memory --model MODEL --setting SETTING
+python rank.py DIRECTORY --look trace --setting SETTING
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
+from memory import measure_memory, trace_step
 from models import MODELS
 from settings import SETTINGS, make_step
 
@@ -28,14 +29,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
     parser.add_argument("--rounds", type=int, default=0)
-    parser.add_argument("--memory", default="")
+    parser.add_argument("--look", choices=("memory", "trace"))
+    parser.add_argument("--model", default="transformer")
+    parser.add_argument("--setting", default="kadril")
     words = parser.parse_args()
     torch.set_num_threads(1)
     world = kadril.init()
     gloo = GlooEngine(world)
-    answer = (
-        measure_memory(world, words.memory) if words.memory else measure_time(world, words.rounds)
-    )
+    if words.look == "memory":
+        answer = measure_memory(world, words.setting, words.model)
+    elif words.look == "trace":
+        answer = trace_step(world, words.setting)
+    else:
+        answer = measure_time(world, words.rounds)
     leave_answer(words.directory, world.rank, answer)
     world.transport.barrier()
     kadril.shutdown()
@@ -53,7 +59,7 @@ def measure_time(world: kadril.World, num_rounds: int) -> dict[str, Any]:
                 try:
                     step = make_step(setting, make(world.rank), fused)
                     step()
-                except (RuntimeError, TypeError, ValueError) as error:
+                except (ImportError, RuntimeError, TypeError, ValueError) as error:
                     missing[f"{workload}: {setting}"] = f"{type(error).__name__}: {error}"[:200]
                     continue
                 settings.append(Setting(setting, step, num_calls=NUM_STEPS))
@@ -63,26 +69,6 @@ def measure_time(world: kadril.World, num_rounds: int) -> dict[str, Any]:
                 settings, num_rounds=num_rounds, barrier=world.transport.barrier
             )
     return {"samples": samples, "missing": missing}
-
-
-def measure_memory(world: kadril.World, setting: str) -> dict[str, Any]:
-    """Bytes of memory that are this rank's share after some steps, and before."""
-    before = proportional_bytes()
-    step = make_step(setting, MODELS["transformer"](world.rank), fused=True)
-    for _ in range(NUM_STEPS):
-        step()
-    world.transport.barrier()
-    after = proportional_bytes()
-    world.transport.barrier()
-    return {"before": before, "after": after}
-
-
-def proportional_bytes() -> int:
-    """Resident memory, with what several processes share counted in parts (PSS)."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the kernel does not tell the proportional set size")
 
 
 if __name__ == "__main__":

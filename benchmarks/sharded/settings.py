@@ -8,14 +8,17 @@ DDP                   whole on each rank       DistributedDataParallel on gloo, 
 DDP + ZeRO            shared out               the same, and torch's ZeroRedundancyOptimizer
 DDP + ZeRO, views     shared out               with parameters_as_bucket_view
 FSDP2                 shared out               fully_shard on gloo, each layer
+DeepSpeed ZeRO-2      shared out               deepspeed with stage 2, where it is installed
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from models import Task
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -77,6 +80,32 @@ def fsdp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     return stepping(task, task.model, torch.optim.Adam(task.model.parameters(), **options))
 
 
+def deepspeed(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """DeepSpeed, stage 2, on the same process group."""
+    # It asks for these, and looks for accelerators where none is named.
+    rank = str(dist.get_rank())
+    os.environ.update(RANK=rank, LOCAL_RANK=rank, DS_ACCELERATOR="cpu")
+    os.environ["WORLD_SIZE"] = str(dist.get_world_size())
+    import deepspeed as installed
+
+    engine, *_ = installed.initialize(
+        model=task.model,
+        optimizer=torch.optim.Adam(task.model.parameters(), **options),
+        dist_init_required=False,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+
+    def step() -> None:
+        engine.backward(task.loss(engine))
+        engine.step()
+
+    return step
+
+
 def stepping(task: Task, model: nn.Module, optimizer: Any) -> Callable[[], None]:
     """Forward, backward, update, zero_grad."""
 
@@ -96,6 +125,7 @@ SETTINGS: dict[str, Callable[[Task, dict[str, Any]], Callable[[], None]]] = {
     "DDP + ZeRO": zero,
     "DDP + ZeRO, views": zero_views,
     "FSDP2": fsdp,
+    "DeepSpeed ZeRO-2": deepspeed,
 }
 
 

@@ -51,6 +51,7 @@ def run_claim(
     measure: Callable[[int], Outcome],
     check: Callable[[Sheet], Iterable[Bar]],
     describe: Callable[[Sheet], list[str]] | None = None,
+    draw: Callable[[Sheet, Path], str] | None = None,
 ) -> int:
     """Measure, write, check; give an exit code, 0 where all bars are reached.
 
@@ -63,6 +64,7 @@ def run_claim(
         measure: from a number of rounds to what came out.
         check: the bars, and whether they are reached.
         describe: more lines for the sheet.
+        draw: makes a picture in a file of that name, and gives its title.
     """
     theme = program.parent.name
     parser = argparse.ArgumentParser(description=f"{title}: measure, and hold against the bars")
@@ -92,6 +94,10 @@ def run_claim(
     )
     bars = list(check(sheet))
     lines = describe(sheet) if describe else []
+    if draw is not None:
+        picture = sheet.path_in(words.output).with_suffix(".svg")
+        picture.parent.mkdir(exist_ok=True, parents=True)
+        lines.append(f"![{draw(sheet, picture)}]({picture.name})")
     path = sheet.write(words.output, bars, lines)
     if lines:
         print("\n".join((*lines, "")))

@@ -126,13 +126,17 @@ class Sheet:
 
     def write(self, directory: Path, bars: Iterable[Bar], notes: Iterable[str] = ()) -> Path:
         """Write raw figures as JSON, tables and bars as Markdown; give the path of the former."""
-        cpu = re.sub(r"[^a-z0-9]+", "-", self.machine["cpu"].lower()).strip("-")
-        date = self.date.partition("T")[0]
-        path = directory / f"{self.theme}-{cpu}-{len(self.machine['cores'])}-cores-{date}.json"
+        path = self.path_in(directory)
         directory.mkdir(exist_ok=True, parents=True)
         path.write_text(self.to_json())
         path.with_suffix(".md").write_text("\n".join(self.page(bars, notes)) + "\n")
         return path
+
+    def path_in(self, directory: Path) -> Path:
+        """Where the raw figures go."""
+        cpu = re.sub(r"[^a-z0-9]+", "-", self.machine["cpu"].lower()).strip("-")
+        date = self.date.partition("T")[0]
+        return directory / f"{self.theme}-{cpu}-{len(self.machine['cores'])}-cores-{date}.json"
 
     def page(self, bars: Iterable[Bar], notes: Iterable[str] = ()) -> list[str]:
         """The lines of the Markdown file."""

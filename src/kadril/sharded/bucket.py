@@ -173,9 +173,9 @@ class Bucket:
 
     @property
     def gradients(self) -> torch.Tensor:
-        """This rank's part of the gradients; made when first used."""
+        """This rank's part of the gradients; made when first used in a round."""
         if self._gradients is None:
-            self._gradients = torch.zeros(self.count, dtype=self.dtype, device=self.device)
+            self._gradients = torch.empty(self.count, dtype=self.dtype, device=self.device)
             for each in self.pieces:
                 each.gradient = self.view_of(each.piece, self._gradients)
         return self._gradients
@@ -231,16 +231,20 @@ class Bucket:
         flat = scratch.get(self.plan.num_elements, self.dtype, self.device)
         if self._views[0] != flat.data_ptr():
             self._views = (flat.data_ptr(), self.views_in(flat))
-        targets, sources = [], []
-        for gradient, view in zip(taken, self._views[1], strict=True):
-            if gradient is None:
-                view.zero_()
-            else:
-                targets.append(view)
-                sources.append(gradient)
-        if targets:
-            torch._foreach_copy_(targets, sources)
+        copy_gradients(self._views[1], taken)
         taken.clear()
+        return flat
+
+    def flatten(self, taken: list[torch.Tensor | None]) -> torch.Tensor | None:
+        """As `collect`, in memory of its own; None where there are no gradients."""
+        if all(gradient is None for gradient in taken):
+            return None
+        if len(self.members) == 1:
+            gradient = taken[0]
+            assert gradient is not None  # noqa: S101 - it is the only one
+            return flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
+        flat = torch.empty(self.plan.num_elements, dtype=self.dtype, device=self.device)
+        copy_gradients(self.views_in(flat), taken)
         return flat
 
     def views_in(self, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -273,8 +277,24 @@ class Bucket:
         self.num_missing = len(self.members)
 
     def begin_round(self) -> None:
-        """Forget what the gradient memory holds."""
+        """Give the memory of the gradients back."""
         self.is_filled = [False] * len(self.members)
+        self._gradients = None
+        for each in self.pieces:
+            each.gradient = each.tensor.grad = None
+
+
+def copy_gradients(views: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Copy gradients to their places, and zeros where there is none."""
+    targets, sources = [], []
+    for view, gradient in zip(views, gradients, strict=True):
+        if gradient is None:
+            view.zero_()
+        else:
+            targets.append(view)
+            sources.append(gradient)
+    if targets:
+        torch._foreach_copy_(targets, sources)
 
 
 def check_gradient(entry: Entry, gradient: torch.Tensor) -> None:

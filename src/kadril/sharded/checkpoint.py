@@ -29,7 +29,7 @@ from kadril.sharded.agreement import allgather_json, raise_together
 from kadril.sharded.bucket import OwnPiece
 from kadril.sharded.shard_file import ShardFile, write_shard
 from kadril.sharded.shards import Shards
-from kadril.sharded.state import group_options, load_state, own_state
+from kadril.sharded.state import group_options, load_state, piece_values
 from kadril.sharded.stored import StoredParameter, StoredPiece, StoredState
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
@@ -79,14 +79,21 @@ def agree_on_token(shards: Shards) -> str:
 
 def own_values(shards: Shards, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """What this rank owns of each parameter: its elements, and their state."""
-    pieces: dict[str, dict[str, Any]] = own_state(shards, optimizer)["pieces"]
+    pieces: dict[str, dict[str, Any]] = {}
     for own in shards.own_pieces():
         bucket = shards.bucket_of(own.piece.entry)
         begin = bucket.begin + own.piece.offset
         flat = bucket.flat[begin : begin + own.piece.end - own.piece.begin]
-        piece = pieces[bucket.entry_of(own.piece).name]
-        piece["state"] = {f"state.{key}": value for key, value in piece["state"].items()}
-        piece["state"][PARAMETER] = {"kind": "cut", "value": flat.detach()}
+        values = {
+            f"state.{key}": {"kind": value.kind, "value": value.fetch()}
+            for key, value in piece_values(shards, optimizer, own).items()
+        }
+        values[PARAMETER] = {"kind": "cut", "value": flat.detach()}
+        pieces[bucket.entry_of(own.piece).name] = {
+            "begin": own.piece.begin,
+            "end": own.piece.end,
+            "state": values,
+        }
     return pieces
 
 
@@ -103,7 +110,16 @@ def index_of(
         "rule": shards.rule,
         "optimizer": type(optimizer).__name__,
         "groups": [plain_options(options) for options in group_options(optimizer)],
-        "parameters": own_state(shards, optimizer)["parameters"],
+        "parameters": [
+            {
+                "name": entry.name,
+                "shape": list(entry.shape),
+                "dtype": str(entry.dtype),
+                "dims": list(entry.dims),
+                "group": entry.group,
+            }
+            for entry in shards.parameters.entries()
+        ],
         "files": files,
         "extra": dict(extra),
     }
@@ -198,8 +214,11 @@ def read_index(directory: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        hint = ""
+        if (directory / ".metadata").exists():
+            hint = "; it has one of torch.distributed.checkpoint, see kadril.sharded.dcp.load"
         raise CheckpointError(
-            f"there is no checkpoint in {directory}: it has no {INDEX}", path=str(path)
+            f"there is no checkpoint in {directory}: it has no {INDEX}{hint}", path=str(path)
         ) from None
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}", path=str(path)) from error

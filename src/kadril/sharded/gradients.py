@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -33,7 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from kadril.sharded.bucket import Bucket, Scale, Scratch, check_gradient
 from kadril.sharded.courier import Courier, wants_courier
 from kadril.sharded.layout import flat_order, shaped
-from kadril.sharded.meeting import Wish, meet
+from kadril.sharded.meeting import Agreement, Wish, meet
 from kadril.sharded.shards import Shards
 from kadril.transport.small import allgather_bytes
 
@@ -174,9 +174,11 @@ class ReducedGradients:
             self._courier.wait()
 
     def take_turn(self) -> None:
-        """Reduce the bucket whose turn it is."""
-        self.reduce(self._order[self._turn])
+        """Send the bucket whose turn it is on its way."""
+        bucket = self._order[self._turn]
+        taken = self.take(bucket)
         self._turn = (self._turn + 1) % len(self._order)
+        self.send(bucket, taken)
 
     def finish_cycle(self) -> None:
         """Reduce the rest of the buckets in the order."""
@@ -185,12 +187,20 @@ class ReducedGradients:
         while self._turn:
             self.take_turn()
 
-    def reduce(self, bucket: Bucket) -> None:
-        """Reduce a bucket; collective."""
+    def send(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
+        """Reduce the gradients of a bucket, or have that done; in the order of the cycle."""
+        self.reduce(bucket, taken)
+
+    def take(self, bucket: Bucket) -> list[torch.Tensor | None]:
+        """The gradients of a bucket; with stage 2 its parameters have none from now on."""
         taken = bucket.take(gives_back=self.stage == 2)
         for place, gradient in zip(bucket.places, taken, strict=True):
             if gradient is not None:
                 self._present |= 1 << place
+        return taken
+
+    def reduce(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
+        """Reduce the gradients of a bucket; collective."""
         self.do(functools.partial(self.reduce_taken, bucket, taken))
 
     def reduce_taken(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
@@ -248,30 +258,40 @@ class ReducedGradients:
     def settle(self, wish: Wish, digest: int = 0) -> None:
         """Reduce all that was not reduced, and agree on what came on any rank; collective."""
         with torch.no_grad():
-            if self._turn or self.has_pending():
+            # Twice where a bucket got something after its turn: the rest of a cycle comes first.
+            while self._turn or self.has_pending():
                 self.begin_cycle()
                 self.finish_cycle()
-            self.wait()
-            while True:
-                agreement = meet(
-                    self.transport,
-                    wish,
-                    num_parameters=self.num_parameters,
-                    present=self._present,
-                    pending=self.pending_dormant(),
-                    digest=digest,
-                )
-                if not agreement.wants_cycle:
-                    break
-                self.finish_cycle()
-                self.wait()
+            agreement = self.agree(wish, digest)
             self.agreed = agreement.present | agreement.pending
             for bucket in self.dormant():
                 if any(agreement.pending >> place & 1 for place in bucket.places):
-                    self.reduce(bucket)
+                    self.reduce(bucket, self.take(bucket))
             self.wait()
             self.learn_order()
         self._is_settled = True
+
+    def agree(self, wish: Wish, digest: int) -> Agreement:
+        """Wait until all ranks want the same, and all cycles are over; collective."""
+        self.wait()
+        while True:
+            agreement = self.meet(wish, digest)
+            if not agreement.wants_cycle:
+                return agreement
+            self.finish_cycle()
+            self.wait()
+
+    def meet(self, wish: Wish, digest: int, **progress: Any) -> Agreement:
+        """Tell all ranks what this one wants and has; collective."""
+        return meet(
+            self.transport,
+            wish,
+            num_parameters=self.num_parameters,
+            present=self._present,
+            pending=self.pending_dormant(),
+            digest=digest,
+            **progress,
+        )
 
     def has_pending(self) -> bool:
         """Whether a bucket of the order has a gradient that was not reduced."""

@@ -15,6 +15,7 @@ __all__ = ["Agreement", "Wish", "meet"]
 
 DIGEST_BYTES = 4
 HEAD_BYTES = 1 + DIGEST_BYTES
+COUNT_BYTES = 8
 
 
 class Wish(enum.IntEnum):
@@ -39,11 +40,14 @@ class Agreement(NamedTuple):
         wants_cycle: whether a rank has gradients to reduce.
         present: a bit for each parameter that a rank had a gradient of in this round.
         pending: a bit for each whose gradient waits to be reduced on a rank.
+        ends: of each rank, the number of blocks that it posts in this round; None where it may post
+            more (outbox.py).
     """
 
     wants_cycle: bool
     present: int
     pending: int
+    ends: tuple[int | None, ...]
 
 
 def meet(
@@ -54,6 +58,8 @@ def meet(
     present: int = 0,
     pending: int = 0,
     digest: int = 0,
+    num_posted: int = 0,
+    has_more: bool = False,
 ) -> Agreement:
     """Wait for all ranks, and learn what they want; collective.
 
@@ -64,6 +70,8 @@ def meet(
         present: see `Agreement`.
         pending: see `Agreement`.
         digest: of what has to be the same on all ranks, 32 bits.
+        num_posted: blocks that this rank has posted.
+        has_more: whether it has blocks to post.
 
     Raises:
         MismatchError: no rank wants a cycle, and they want different things or have other digests.
@@ -71,16 +79,25 @@ def meet(
     num_bytes = (num_parameters + 7) // 8
     bits = (present.to_bytes(num_bytes, "little"), pending.to_bytes(num_bytes, "little"))
     head = bytes([wish]) + digest.to_bytes(DIGEST_BYTES, "little")
-    rows = allgather_bytes(transport, head + bits[0] + bits[1], "meet")
+    count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
+    rows = allgather_bytes(transport, head + count + bits[0] + bits[1], "meet")
     wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
     if not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows):
         raise MismatchError(describe_disagreement(transport, rows))
-    middle = HEAD_BYTES + num_bytes
+    begin = HEAD_BYTES + COUNT_BYTES
+    middle = begin + num_bytes
     return Agreement(
         wants_cycle,
-        union(row[HEAD_BYTES:middle] for row in rows),
+        union(row[begin:middle] for row in rows),
         union(row[middle:] for row in rows),
+        tuple(end_of(row) for row in rows),
     )
+
+
+def end_of(row: bytes) -> int | None:
+    """The last of the blocks of a rank, where it is known."""
+    count = int.from_bytes(row[HEAD_BYTES : HEAD_BYTES + COUNT_BYTES], "little")
+    return None if count & 1 or row[0] == Wish.CYCLE else count >> 1
 
 
 def union(rows: Iterable[bytes]) -> int:

@@ -62,10 +62,19 @@ class Kept:
 _kept = Kept()
 
 
-def share_block(transport: Transport, num_bytes: int) -> torch.Tensor | None:
+def share_block(
+    transport: Transport,
+    num_bytes: int,
+    otherwise: str = "parameters stay in private memory, one copy per rank",
+) -> torch.Tensor | None:
     """Zeroed bytes that all ranks see; collective. None where there is no such memory.
 
     Whatever is made of the result keeps the memory alive, on whichever rank it is.
+
+    Args:
+        transport: of the ranks.
+        num_bytes: how many.
+        otherwise: what it means that there is no room; for the log.
     """
     if not isinstance(transport, ShmTransport) or num_bytes == 0:
         return None
@@ -78,8 +87,9 @@ def share_block(transport: Transport, num_bytes: int) -> torch.Tensor | None:
         made = transport.segment.allocate(transport.arena_rank, total)
         if isinstance(made, _native.Failure):
             logger.warning(
-                "parameters stay in private memory, one copy per rank: there is no room for %d"
-                " shared bytes (%d can be had); KADRIL_SHARED_CAPACITY may give more",
+                "%s: there is no room for %d shared bytes (%d can be had);"
+                " KADRIL_SHARED_CAPACITY may give more",
+                otherwise,
                 total,
                 made.available,
             )

@@ -23,6 +23,7 @@ __all__ = [
     "complete_momentum",
     "find_optimizer",
     "is_elementwise",
+    "is_of_torch",
     "may_fuse",
 ]
 

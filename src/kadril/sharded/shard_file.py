@@ -31,7 +31,7 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
     """Write pieces to a new file, and make it durable.
 
     Returns:
-        Name, size and checksum, for the index.
+        Name, size, checksum, and the first and last parameter in it, for the index.
     """
     tensors: list[torch.Tensor] = []
     header: dict[str, Any] = {}
@@ -64,7 +64,13 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
         os.fsync(file.fileno())
         size = file.tell()
     part.replace(path)
-    return {"name": path.name, "size": size, "sha256": digest.hexdigest()}
+    names = list(pieces)
+    return {
+        "name": path.name,
+        "size": size,
+        "sha256": digest.hexdigest(),
+        "parameters": [*names[:1], *names[-1:]],
+    }
 
 
 def chunks(head: bytes, tensors: list[torch.Tensor]) -> Iterator[bytes | memoryview]:
@@ -91,16 +97,12 @@ class ShardFile:
         try:
             size = path.stat().st_size
         except FileNotFoundError:
-            raise CheckpointError(
-                f"shard {path} is missing; the checkpoint cannot be loaded without it. Copy the"
-                " directory with all its files, where all ranks can see it",
-                path=str(path),
+            raise self.error(
+                "is missing; the checkpoint cannot be loaded without it. Copy the directory with"
+                " all its files, where all ranks can see it"
             ) from None
         if size != expected["size"]:
-            raise CheckpointError(
-                f"shard {path} has {size} bytes, the index says {expected['size']}: it is damaged",
-                path=str(path),
-            )
+            raise self.error(f"has {size} bytes, the index says {expected['size']}: it is damaged")
         with path.open("rb") as file:
             head = file.read(16)
             length = int.from_bytes(head[8:], "little")
@@ -108,10 +110,18 @@ class ShardFile:
         try:
             self._header = json.loads(text)
         except ValueError:
-            raise CheckpointError(
-                f"shard {path} is damaged: it has no header", path=str(path)
-            ) from None
+            raise self.error("is damaged: it has no header") from None
         self._begin = 16 + length
+
+    def error(self, words: str) -> CheckpointError:
+        """What to raise; it says which parameters are lost."""
+        names = self._expected.get("parameters", [])
+        parts = f" (parts of parameters {names[0]!r} to {names[-1]!r})" if names else ""
+        return CheckpointError(
+            f"shard {self.path}{parts} {words}",
+            parameter=names[0] if names else "",
+            path=str(self.path),
+        )
 
     def pieces(self) -> Iterator[tuple[str, StoredPiece]]:
         """Name of the parameter and piece, for each piece."""
@@ -147,8 +157,5 @@ class ShardFile:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
         if digest.hexdigest() != self._expected["sha256"]:
-            raise CheckpointError(
-                f"shard {self.path} is damaged: its checksum is not the one in the index",
-                path=str(self.path),
-            )
+            raise self.error("is damaged: its checksum is not the one in the index")
         self._was_compared = True

@@ -12,13 +12,14 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from kadril.errors import StateError
 from kadril.sharded.optimizers import OptimizerClass
 from kadril.sharded.parameter_list import Parameters
+from kadril.sharded.scaler_guard import ScalerGuard
 from kadril.sharded.trainer import POS_Trainer
 from kadril.world import World
 
-__all__ = ["ShardedOptimizer"]
+__all__ = ["ShardedOptimizer", "ShardedState"]
 
 
-class ShardedOptimizer(torch.optim.Optimizer, Joinable):
+class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     """A torch optimizer that keeps 1/p of its state on each of p ranks.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
@@ -66,6 +67,9 @@ class ShardedOptimizer(torch.optim.Optimizer, Joinable):
             share_parameters=share_parameters,
             reduce_gradients=reduce_gradients,
         )
+        # Gradients that others have reduced are the same on all ranks, and so is what torch's own
+        # GradScaler finds in them.
+        self._step_supports_amp_scaling = reduce_gradients
         self._consolidated: dict[str, Any] | None = None
         self._is_ready = False
         torch.optim.Optimizer.__init__(
@@ -160,9 +164,18 @@ class ShardedOptimizer(torch.optim.Optimizer, Joinable):
             raise StateError(
                 f"rank {self._trainer.rank} has only its part of the state. Call"
                 f" consolidate_state_dict(to={self._trainer.rank}) on all ranks first, after the"
-                " last step; or save each part with optimizer.trainer.save()"
+                " last step; or save each part with optimizer.trainer.save(), or give"
+                " optimizer.sharded to torch.distributed.checkpoint"
             )
         return self._consolidated
+
+    @property
+    def sharded(self) -> ShardedState:
+        """This rank's part of the state, for `torch.distributed.checkpoint` and `dcp`.
+
+        dcp.save({"model": model, "optim": optimizer.sharded}, "last")
+        """
+        return ShardedState(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of a plain optimizer, the same on all ranks.
@@ -196,6 +209,28 @@ class ShardedOptimizer(torch.optim.Optimizer, Joinable):
         if not dist.is_initialized():
             raise StateError("Join needs torch.distributed.init_process_group()")
         return dist.group.WORLD
+
+
+class ShardedState:
+    """What a checkpoint has of an optimizer: each rank its part.
+
+    Args:
+        optimizer: whose state it is.
+    """
+
+    def __init__(self, optimizer: ShardedOptimizer) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part; local. See `POS_Trainer.state_dict`."""
+        self.optimizer._copy_options(
+            self.optimizer.param_groups, self.optimizer.trainer.param_groups
+        )
+        return self.optimizer.trainer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load it; local, on every rank. See `POS_Trainer.load_state_dict`."""
+        self.optimizer.load_state_dict(state_dict)
 
 
 class StepAlong(JoinHook):

@@ -1,7 +1,15 @@
-"""The state of a sharded optimizer: out of it, into it, and as one plain torch state_dict."""
+"""The state of a sharded optimizer: out of it, into it, and as one plain torch state_dict.
+
+    state           name of parameter -> name of value -> this rank's part of it (cut_tensor.py)
+    param_groups    options, and names of all parameters of the group
+
+is what `state_dict()` gives: the form that torch.distributed.checkpoint.state_dict has for every
+kind of sharding, so that keys agree with what FSDP and plain optimizers write.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +18,10 @@ import torch
 from kadril.errors import CheckpointError
 from kadril.sharded.agreement import allgather_json
 from kadril.sharded.bucket import OwnPiece
+from kadril.sharded.cut_tensor import CutTensor, Part
+from kadril.sharded.initial_state import initial_values
 from kadril.sharded.layout import shaped
+from kadril.sharded.named_state import read_named
 from kadril.sharded.optimizers import is_elementwise
 from kadril.sharded.plan import Entry
 from kadril.sharded.shards import Shards
@@ -22,9 +33,17 @@ from kadril.sharded.stored import (
     describe_value,
 )
 
-__all__ = ["FORMAT", "consolidate", "group_options", "load_state", "own_state", "read_state"]
+__all__ = [
+    "consolidate",
+    "group_options",
+    "load_state",
+    "own_state",
+    "part_of",
+    "piece_values",
+    "read_state",
+]
 
-FORMAT = "kadril.sharded.state.1"
+logger = logging.getLogger("kadril")
 
 # How the step is computed, not what: the choice of this run stays.
 OWN_CHOICES = ("foreach", "fused")
@@ -40,10 +59,13 @@ class Described(NamedTuple):
 
 
 def piece_values(
-    shards: Shards, optimizer: torch.optim.Optimizer, own: OwnPiece
+    shards: Shards,
+    optimizer: torch.optim.Optimizer,
+    own: OwnPiece,
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, StoredValue]:
-    """The state of one piece."""
-    state = optimizer.state.get(own.tensor, {})
+    """The state of one piece: what the optimizer has, unless something else is given."""
+    state = optimizer.state.get(own.tensor, {}) if given is None else given
     bucket = shards.bucket_of(own.piece.entry)
     dims = bucket.entry_of(own.piece).dims if bucket.keeps_shape else None
     return {
@@ -60,38 +82,44 @@ def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
+def part_of(shards: Shards) -> Part:
+    """What to call this rank's part."""
+    return Part(shards.transport.rank, shards.transport.size, shards.rule)
+
+
 def own_state(shards: Shards, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """This rank's part of the state; local. Tensors are those of the optimizer, not copies."""
+    """This rank's part of the state; local. Parts are those of the optimizer, not copies.
+
+    Parameters that have no state yet are given what the optimizer would begin with, so that every
+    value that is in a checkpoint of this optimizer has a place to be loaded to.
+    """
     entries = shards.parameters.entries()
-    return {
-        "format": FORMAT,
-        "rank": shards.transport.rank,
-        "num_ranks": shards.transport.size,
-        "rule": shards.rule,
-        "optimizer": type(optimizer).__name__,
-        "groups": group_options(optimizer),
-        "parameters": [
-            {
-                "name": entry.name,
-                "shape": list(entry.shape),
-                "dtype": str(entry.dtype),
-                "dims": list(entry.dims),
-                "group": entry.group,
+    part = part_of(shards)
+    state = {}
+    for own in shards.own_pieces():
+        entry = entries[own.piece.entry]
+        values = piece_values(shards, optimizer, own)
+        if not values and not entry.is_frozen:
+            values = piece_values(shards, optimizer, own, initial_values(optimizer, own.tensor))
+        if values:
+            state[entry.name] = {
+                key: as_part(value, entry, own, part) for key, value in values.items()
             }
-            for entry in entries
-        ],
-        "pieces": {
-            entries[own.piece.entry].name: {
-                "begin": own.piece.begin,
-                "end": own.piece.end,
-                "state": {
-                    key: {"kind": value.kind, "value": value.fetch()}
-                    for key, value in piece_values(shards, optimizer, own).items()
-                },
-            }
-            for own in shards.own_pieces()
-        },
-    }
+    groups = group_options(optimizer)
+    for number, group in enumerate(groups):
+        group["params"] = [entry.name for entry in entries if entry.group == number]
+    return {"state": state, "param_groups": groups}
+
+
+def as_part(value: StoredValue, entry: Entry, own: OwnPiece, part: Part) -> Any:
+    """A value as `state_dict()` gives it."""
+    found = value.fetch()
+    if value.kind == "cut":
+        return CutTensor(found, entry.shape, entry.dims, own.piece.begin, part)
+    if value.kind == "whole":
+        dims = tuple(range(found.dim()))
+        return CutTensor(found.reshape(-1), found.shape, dims, 0, part)
+    return found.clone() if isinstance(found, torch.Tensor) else found
 
 
 # ---- to one rank --------------------------------------------------------------------------------
@@ -188,36 +216,36 @@ def assemble(described: Described, tensor: torch.Tensor | None, entry: Entry) ->
 
 
 def read_state(state_dict: Any, shards: Shards, optimizer: torch.optim.Optimizer) -> StoredState:
-    """What a user gives to be loaded: a plain state_dict, one shard, or the shards of all ranks.
+    """What a user gives to be loaded: a plain state_dict, one rank's, or those of all ranks.
 
     Raises:
         CheckpointError: something else, or of another model.
     """
-    if isinstance(state_dict, Mapping) and "state" in state_dict and "param_groups" in state_dict:
-        entries = shards.parameters.entries()
-        return read_plain(state_dict, entries, is_elementwise=is_elementwise(type(optimizer)))
-    given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
-    if not given or any(
-        not isinstance(shard, Mapping) or shard.get("format") != FORMAT for shard in given
-    ):
+    entries = shards.parameters.entries()
+    is_list = isinstance(state_dict, list | tuple)
+    given = list(state_dict) if is_list else [state_dict]
+    if not given or not all(is_state_dict(each) for each in given):
         raise CheckpointError(
             "this is no state_dict of a torch optimizer, and none of kadril.sharded"
         )
-    if isinstance(state_dict, Mapping):
-        check_is_own(state_dict, shards)
-    return join_shards(given, is_partial=isinstance(state_dict, Mapping))
+    if not is_list and not is_named(given[0]):
+        return read_plain(given[0], entries, is_elementwise=is_elementwise(type(optimizer)))
+    stored = read_named(given, entries, optimizer, None if is_list else part_of(shards))
+    if not any(parameter.pieces for parameter in stored.parameters):
+        logger.info("the state_dict has no state of any parameter, as before the first step")
+    return stored
 
 
-def check_is_own(shard: Mapping[str, Any], shards: Shards) -> None:
-    """Raise `CheckpointError` for a shard that has not what this rank needs."""
-    mine = (shards.transport.rank, shards.transport.size, shards.rule)
-    theirs = (shard["rank"], shard["num_ranks"], shard["rule"])
-    if mine != theirs:
-        raise CheckpointError(
-            "the state_dict is that of rank {} of {} with rule {!r}, this is rank {} of {} with"
-            " rule {!r}; give the state_dicts of all ranks in a list, or use save() and"
-            " load()".format(*theirs, *mine)
-        )
+def is_state_dict(given: Any) -> bool:
+    """Whether something has the form of an optimizer's state."""
+    return isinstance(given, Mapping) and "state" in given and "param_groups" in given
+
+
+def is_named(state_dict: Mapping[str, Any]) -> bool:
+    """Whether parameters are called by name, rather than numbered."""
+    return any(
+        isinstance(each, str) for group in state_dict["param_groups"] for each in group["params"]
+    )
 
 
 def read_plain(
@@ -257,44 +285,6 @@ def read_plain(
         for group in groups
     ]
     return StoredState(None, options, [len(group["params"]) for group in groups], parameters)
-
-
-def join_shards(shards: Sequence[Mapping[str, Any]], *, is_partial: bool) -> StoredState:
-    """Shards of several ranks as one.
-
-    Args:
-        shards: of all ranks, or only of one.
-        is_partial: whether elements may be missing.
-    """
-    first = shards[0]
-    parameters = []
-    for parameter in first["parameters"]:
-        pieces = [
-            StoredPiece(
-                piece["begin"],
-                piece["end"],
-                {
-                    key: StoredValue(value["kind"], lambda value=value: value["value"])  # type: ignore[misc]
-                    for key, value in piece["state"].items()
-                },
-            )
-            for shard in shards
-            for name, piece in shard["pieces"].items()
-            if name == parameter["name"]
-        ]
-        parameters.append(
-            StoredParameter(
-                parameter["name"],
-                tuple(parameter["shape"]),
-                parameter["dtype"],
-                tuple(parameter["dims"]),
-                tuple(sorted(pieces, key=lambda piece: piece.begin)),
-                is_partial,
-            )
-        )
-    groups = [parameter["group"] for parameter in first["parameters"]]
-    lengths = [groups.count(number) for number in range(len(first["groups"]))]
-    return StoredState(first["optimizer"], first["groups"], lengths, parameters)
 
 
 def load_state(

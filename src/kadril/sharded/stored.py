@@ -22,7 +22,15 @@ from kadril.errors import CheckpointError
 from kadril.sharded.layout import flat_order, shaped
 from kadril.sharded.plan import Entry
 
-__all__ = ["StoredParameter", "StoredPiece", "StoredState", "StoredValue", "describe_value"]
+__all__ = [
+    "SCALAR_KEYS",
+    "StoredParameter",
+    "StoredPiece",
+    "StoredState",
+    "StoredValue",
+    "describe_value",
+    "unknown_parameter",
+]
 
 # Values that are one number for a parameter also where the parameter is one number.
 SCALAR_KEYS = frozenset({"eta", "mu", "mu_product", "step"})
@@ -121,6 +129,12 @@ class StoredParameter:
             if first < last or (begin == end and not parts):
                 flat = piece.values[key].fetch()
                 parts.append(flat[max(first - piece.begin, 0) : last - piece.begin])
+        if sum(part.numel() for part in parts) != end - begin:
+            raise CheckpointError(
+                f"elements {begin} to {end} of parameter {self.name!r} are not all there: this is"
+                " the part of another rank. Give the state_dicts of all ranks in a list",
+                parameter=self.name,
+            )
         return parts[0].clone() if len(parts) == 1 else torch.cat(parts)
 
 
@@ -175,13 +189,27 @@ class StoredState:
                 )
         unknown = named.keys() - {entry.name for entry in entries}
         if unknown:
-            name = min(unknown)
-            raise CheckpointError(
-                f"there is state for a parameter {name!r}, which the trainer does not have; is it"
-                " of another model?",
-                parameter=name,
-            )
+            raise unknown_parameter(min(unknown), [entry.name for entry in entries])
         return [named[entry.name] for entry in entries]
+
+
+def unknown_parameter(name: str, known: Sequence[str]) -> CheckpointError:
+    """What to raise for state of a parameter that there is not."""
+    hint = "is it of another model?"
+    if is_number(name) != all(map(is_number, known)):
+        hint = (
+            f"those are called {', '.join(map(repr, known[:3]))}, ... Give the module or"
+            " named_parameters() in both cases: a list of parameters has no names"
+        )
+    return CheckpointError(
+        f"there is state for a parameter {name!r}, which the trainer does not have; {hint}",
+        parameter=name,
+    )
+
+
+def is_number(name: str) -> bool:
+    """Whether a parameter was given without a name."""
+    return name.startswith("parameter.")
 
 
 def check_parameter(stored: StoredParameter, entry: Entry) -> None:

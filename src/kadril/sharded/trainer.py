@@ -35,6 +35,8 @@ from kadril.sharded.optimizers import (
     may_fuse,
 )
 from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read_groups
+from kadril.sharded.posted import PostedGradients
+from kadril.sharded.scaler_guard import ScalerGuard
 from kadril.sharded.shards import Shards
 from kadril.sharded.state import consolidate, load_state, own_state, read_state
 from kadril.transport.base import Transport
@@ -43,7 +45,7 @@ from kadril.world import World
 __all__ = ["POS_Trainer"]
 
 
-class POS_Trainer:  # noqa: N801 - the name that users of it know
+class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
     """Trains parameters on all ranks of a world, each rank stepping its own part of them.
 
     With p ranks, a rank holds 1/p of the optimizer state and, with stage 2, of the gradients. On
@@ -129,7 +131,11 @@ class POS_Trainer:  # noqa: N801 - the name that users of it know
         self._gradients: Gradients
         self._registration: Registration | None = None
         if reduce_gradients:
-            reduced = ReducedGradients(self._shards, scale, self.stage)
+            reduced = (
+                ReducedGradients(self._shards, scale, stage=1)
+                if self.stage == 1
+                else PostedGradients(self._shards, scale)
+            )
             self._gradients = reduced
         else:
             self._gradients = GivenGradients(self._shards)
@@ -284,6 +290,23 @@ class POS_Trainer:  # noqa: N801 - the name that users of it know
         self._gradients.hand_over()
         self._is_settled = True
 
+    @property
+    def has_reduced(self) -> bool:
+        """Whether gradients were reduced since the last step, by `allreduce_grads()`."""
+        return self._is_settled
+
+    @property
+    def reduces_gradients(self) -> bool:
+        """Whether gradients are this trainer's to reduce."""
+        return not isinstance(self._gradients, GivenGradients)
+
+    def skip_step(self) -> None:
+        """Use reduced gradients up as `step()` does, without a step; on every rank.
+
+        After `allreduce_grads()`, where they turned out to be of no use.
+        """
+        self._begin_round()
+
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
@@ -334,7 +357,13 @@ class POS_Trainer:  # noqa: N801 - the name that users of it know
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the optimizer's state; local.
 
-        Its tensors are those of the optimizer, as in torch. Parameters are not in it.
+        In the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: state by
+        name of parameter and of value, and groups that list names. Tensors are `CutTensor`s, which
+        planners of torch.distributed.checkpoint know how to save and load:
+
+            kadril.sharded.dcp.save({"model": model, "optim": trainer}, "last")
+
+        Their elements are those of the optimizer, as in torch. Parameters are not in it.
         """
         return own_state(self._shards, self.optimizer)
 
@@ -356,9 +385,9 @@ class POS_Trainer:  # noqa: N801 - the name that users of it know
         """Load state; local, on every rank.
 
         Args:
-            state_dict: that of a plain torch optimizer over the whole parameters, the same on all
-                ranks; or what `state_dict()` gave on this rank; or, in a list, on all ranks of a
-                world of any size.
+            state_dict: that of a plain torch optimizer over the whole parameters, numbered or by
+                name, the same on all ranks; or what `state_dict()` gave on this rank; or, in a
+                list, on all ranks of a world of any size.
 
         Raises:
             CheckpointError: it does not fit; nothing was changed. It names the parameter.

@@ -66,6 +66,17 @@ def backward(parameters: Iterable[torch.Tensor], pull: Pull) -> None:
         sum(terms[1:], terms[0]).backward()
 
 
+def add_up(passes: Sequence[Pull], shapes: Sequence[tuple[int, ...]] = SHAPES) -> Pull:
+    """The sums of the gradients of several passes, where there are any."""
+    sums: Pull = [None] * len(shapes)
+    for pull in passes:
+        for place, each in enumerate(pull):
+            before = sums[place]
+            if each is not None:
+                sums[place] = each if before is None else before + each
+    return sums
+
+
 def mean(pulls: Sequence[Pull]) -> Pull:
     """What all ranks together have: the mean where any has a gradient, zeros elsewhere."""
     results: Pull = []

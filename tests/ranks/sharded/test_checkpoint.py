@@ -104,7 +104,7 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*index\.json"):
         trainer.load(path)
     trainer.save(path)
-    before = [each.detach().clone() for group in trainer.members() for each in group]
+    before = contents(trainer)
     trouble = [
         (lambda: make_trainer(world, ("a", "c")), "no state for parameter 'c'"),
         (lambda: make_trainer(world, ("a",)), "a parameter 'b', which the trainer does not have"),
@@ -115,10 +115,10 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
     ]
     for make, words in trouble:
         other = make()
-        kept = [each.detach().clone() for group in other.members() for each in group]
+        kept = contents(other)
         with pytest.raises(CheckpointError, match=words):
             other.load(path)
-        assert_same([each for group in other.members() for each in group], kept)
+        assert_same(contents(other), kept)
     shards = sorted(path.glob("*.shard"))
     assert len(shards) == 2
     world.transport.barrier()
@@ -129,11 +129,24 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
             damage(copy / shards[1].name)
         world.transport.barrier()
         with pytest.raises(
-            CheckpointError, match=r"00001-of-00002.shard (is damaged|has|is missing)"
+            CheckpointError,
+            match=r"00001-of-00002.shard \(.* 'a' to 'a'\) (is damaged|has|is missing)",
         ):
             trainer.load(copy)
-    assert_same([each for group in trainer.members() for each in group], before)
+        assert_same(contents(trainer), before)
+    other = POS_Trainer({"a": torch.nn.Parameter(torch.ones(40))}, "sgd", world=world)
+    with pytest.raises(CheckpointError, match="that of Adam, the trainer has SGD"):
+        other.load(path)
     trainer.load(path)
+    assert_same(contents(trainer), before)
+
+
+def contents(trainer: POS_Trainer) -> list[torch.Tensor]:
+    """Copies of the parameters, and of this rank's part of their state."""
+    state = trainer.state_dict()["state"]
+    parts = [getattr(value, "local", value) for each in state.values() for value in each.values()]
+    parameters = [each for group in trainer.members() for each in group]
+    return [each.detach().clone() for each in [*parameters, *parts]]
 
 
 def flip_a_bit(path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from graph_kit import Broken, make_plan, whole
 from torch import nn
 
-from kadril.sharded.graph import explain
+from kadril.sharded import POS_Trainer
+from kadril.sharded.graph import explain, optimize_for
 from kadril.testing import ranks
 from kadril.world import World
 
@@ -77,3 +78,23 @@ def test_the_owners_are_those_of_the_trainer(world: World, tmp_path: Path) -> No
     picture = found.save(tmp_path / f"{world.rank}.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
     plan.close()
+
+
+@ranks(2)
+def test_a_model_that_was_compiled_needs_no_example(world: World) -> None:
+    """Asked of the model or of what was compiled of it; the example is forgotten with the model."""
+    model = layers(2)
+    x = torch.ones(3, LENGTH, dtype=torch.float64)
+    for each in (model, torch.compile(model, backend="eager")):
+        with pytest.raises(ValueError, match=r"optimize_for\(model, x.*explain\(model, x\)"):
+            explain(each, quiet=True)
+    trainer = POS_Trainer(model, "sgd", {"lr": 0.5}, rule="greedy", world=world)
+    options = trainer.generate_graph_pass_options()
+    compiled = optimize_for(model, x, inner="eager", **options)
+    expected = explain(model, x, quiet=True).text()
+    assert f"rank {world.rank} of 2" in expected
+    assert explain(compiled, quiet=True).text() == expected
+    assert explain(model, quiet=True).text() == expected
+    # It has compiled nothing that the trainer's graphs depend on.
+    compiled(x).sum().backward()
+    trainer.step()

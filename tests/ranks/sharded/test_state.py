@@ -154,14 +154,33 @@ def test_state_that_does_not_fit_is_refused_by_name(world: World) -> None:
     with pytest.raises(CheckpointError, match="has 1 parameters, the trainer has 2"):
         trainer.load_state_dict(torch.optim.Adam(other[:1]).state_dict())
     shard = trainer.state_dict()
-    with pytest.raises(CheckpointError, match="of parameter 'a', which has 3, are missing"):
-        trainer.load_state_dict([{**shard, "pieces": {}}])
-    with pytest.raises(CheckpointError, match="no state for parameter 'a'"):
-        trainer.load_state_dict([{**shard, "parameters": shard["parameters"][1:]}])
-    with pytest.raises(CheckpointError, match="that of AdamX, the trainer has Adam"):
-        trainer.load_state_dict([{**shard, "optimizer": "AdamX"}])
-    with pytest.raises(CheckpointError, match="rank 7 of 2"):
-        trainer.load_state_dict({**shard, "rank": 7})
+    state, (group,) = shard["state"], shard["param_groups"]
+    shorter = {**group, "params": ["a"]}
+    unlike = {key: value for key, value in group.items() if key != "betas"} | {"momentum": 0.5}
+    elsewhere = pickle.loads(exchange_pickles(world, shard)[1 - world.rank])  # noqa: S301
+    cases = [
+        ([shard], r"of parameter '[ab]'", "ab"),
+        ([shard, shard], r"are of ranks \[(0, 0|1, 1)\]; give that of each rank once", ""),
+        ({"state": state, "param_groups": [shorter]}, "no state for parameter 'b'", "b"),
+        (
+            {"state": state, "param_groups": [{**group, "params": ["a", "b", "c"]}]},
+            "a parameter 'c', which the trainer does not have",
+            "c",
+        ),
+        (
+            {"state": state, "param_groups": [unlike]},
+            "option 'momentum' and without 'betas'; the trainer has Adam",
+            "",
+        ),
+        (elsewhere, f"that of rank {1 - world.rank} of 2 with rule 'flat'", ""),
+        ({"pieces": {}}, "no state_dict of a torch optimizer", ""),
+        ([], "no state_dict of a torch optimizer", ""),
+    ]
+    for given, words, name in cases:
+        with pytest.raises(CheckpointError, match=words) as e:
+            trainer.load_state_dict(given)
+        assert e.value.parameter in name
+        assert bool(e.value.parameter) == bool(name)
     after = trainer.consolidate()
     if world.rank == 0:
         assert_same_state(after, before)

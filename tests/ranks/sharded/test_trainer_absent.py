@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from sharded_kit import (
     OPTIMIZERS,
-    SHAPES,
     Pull,
+    add_up,
     assert_same,
     backward,
     make_parameters,
@@ -74,11 +74,32 @@ def test_ranks_may_make_different_numbers_of_passes(world: World) -> None:
         assert_same(parameters, one_process(plain(NAME, OPTIONS), means)[0])
 
 
-def add_up(passes: list[Pull]) -> Pull:
-    """The sum of the gradients of several passes."""
-    if not passes:
-        return [None] * len(SHAPES)
-    return [sum(column[1:], column[0]) for column in zip(*passes, strict=True)]
+@ranks(2, transports=("shm", "c10d"))
+def test_a_bucket_may_get_more_after_its_turn(world: World) -> None:
+    """The second pass of rank 0 misses the large one and some of the small ones.
+
+    Their bucket has had its turn in the first pass, and the large one's has not: a step that only
+    went through the rest of the buckets would leave gradients for the next.
+    """
+
+    def passes_of(rank: int, step: int) -> list[Pull]:
+        missing: list[set[int]] = [{4}, {0, 4}] if rank == 0 and step == 1 else [set()]
+        return [
+            [
+                None if place in hidden else each
+                for place, each in enumerate(pull_of(rank, 10 * step + number, 2))
+            ]
+            for number, hidden in enumerate(missing)
+        ]
+
+    parameters = make_parameters()
+    trainer = POS_Trainer(parameters, NAME, OPTIONS, world=world)
+    for step in range(3):
+        for pull in passes_of(world.rank, step):
+            backward(parameters, pull)
+        trainer.step()
+    means = [mean([add_up(passes_of(rank, step)) for rank in range(2)]) for step in range(3)]
+    assert_same(parameters, one_process(plain(NAME, OPTIONS), means)[0])
 
 
 @ranks(2)

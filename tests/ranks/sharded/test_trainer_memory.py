@@ -15,6 +15,9 @@ from kadril.world import World
 
 SHAPES = ((300, 1000), (7,), (3, 3))
 
+# Torch loads its compiler with the first optimizer, which takes a while on a busy machine.
+START_SECONDS = 60.0
+
 
 def allocated(world: World) -> int:
     """Bytes that this rank has taken, once all have let go of what they do not use."""
@@ -97,8 +100,8 @@ def leave_early(world: World) -> list[float]:
 def test_parameters_outlive_the_world_and_whoever_made_them() -> None:
     with Ranks(2) as two:
         two.start(leave_early)
-        two.wait_mark("left", ranks=[0])
-        two.wait_mark("look", ranks=[1])
+        two.wait_mark("left", ranks=[0], timeout=START_SECONDS)
+        two.wait_mark("look", ranks=[1], timeout=START_SECONDS)
         two.open_gate("look")
         outcomes = two.wait(20.0)
     assert [outcome.value for outcome in outcomes] == [[1.0], [1.0]], outcomes
@@ -119,7 +122,7 @@ def die(world: World) -> str:
 def test_a_rank_that_dies_is_named() -> None:
     with Ranks(3) as three:
         three.start(die)
-        three.wait_mark("training")
+        three.wait_mark("training", timeout=START_SECONDS)
         three.signal(1, 9)
         outcomes = three.wait(20.0)
     for rank in (0, 2):

@@ -7,7 +7,7 @@ import torch
 from sharded_kit import backward, make_parameters, pull_of
 
 from kadril.errors import MismatchError, StateError, UnsupportedError
-from kadril.sharded import POS_Trainer
+from kadril.sharded import POS_Trainer, ShardedOptimizer
 from kadril.testing import ranks
 from kadril.world import World
 
@@ -24,14 +24,29 @@ def test_parameters_that_differ_are_named_on_every_rank(world: World) -> None:
         with pytest.raises(MismatchError, match=pattern):
             POS_Trainer(parameters, "sgd", world=world)
         assert_untouched(parameters)
-    with pytest.raises(MismatchError, match=r"optimizer (SGD|Adam)"):
-        POS_Trainer(make_parameters(SHAPES), "sgd" if world.rank else "adam", world=world)
     parameters = make_parameters(SHAPES)
+    with pytest.raises(MismatchError, match=r"optimizer (SGD|Adam)"):
+        POS_Trainer(parameters, "sgd" if world.rank else "adam", world=world)
     parameters[0].requires_grad_(world.rank == 0)
-    with pytest.raises(MismatchError, match="frozen"):
+    with pytest.raises(MismatchError, match=r"'parameter\.0'.*frozen"):
         POS_Trainer(parameters, "sgd", world=world)
-    trainer = POS_Trainer(make_parameters(SHAPES), "sgd", world=world)  # nothing is left behind
+    parameters[0].requires_grad_()
+    names = ("a", "b") if world.rank else ("a", "c")
+    with pytest.raises(MismatchError, match=r"Rank 0 has parameter 'c'.*rank 1 has .*'b'"):
+        POS_Trainer(list(zip(names, parameters, strict=True)), "sgd", world=world)
+    halves = [parameters[0], parameters[1].half() if world.rank else parameters[1]]
+    halves = [torch.nn.Parameter(each.detach()) for each in halves]
+    with pytest.raises(MismatchError, match=r"'parameter\.1': torch.float32.*torch.float16"):
+        POS_Trainer(halves, "sgd", world=world)
+    assert_untouched(parameters)
+    trainer = POS_Trainer(parameters, "sgd", world=world)  # nothing is left behind
+    more = make_parameters(((5,),)) if world.rank else make_parameters(((6,),))
+    with pytest.raises(MismatchError, match=r"'parameter\.2'.*\(6,\).*\(5,\)"):
+        trainer.add_param_group({"params": more})
+    assert trainer.names == ("parameter.0", "parameter.1")
+    assert_untouched([*more])
     trainer.step()
+    assert_untouched(parameters)  # without gradients
 
 
 def assert_untouched(parameters: list[torch.nn.Parameter]) -> None:
@@ -41,9 +56,15 @@ def assert_untouched(parameters: list[torch.nn.Parameter]) -> None:
 
 @ranks(1)
 def test_optimizers_that_cannot_be_sharded(world: World) -> None:
+    parameters = make_parameters(SHAPES)
+    memory = [each.data_ptr() for each in parameters]
     for name in ("lbfgs", torch.optim.LBFGS):
         with pytest.raises(UnsupportedError, match=r"LBFGS.*dot products.*DistributedOptimizer"):
-            POS_Trainer(make_parameters(SHAPES), name, world=world)
+            POS_Trainer(parameters, name, world=world)
+    with pytest.raises(UnsupportedError, match=r"LBFGS.*dot products"):
+        ShardedOptimizer(parameters, torch.optim.LBFGS, world=world)
+    assert_untouched(parameters)
+    assert [each.data_ptr() for each in parameters] == memory
     with pytest.raises(UnsupportedError, match=r"SparseAdam.*sparse=False"):
         POS_Trainer(make_parameters(SHAPES), torch.optim.SparseAdam, world=world)
     with pytest.raises(UnsupportedError, match="Adafactor needs whole parameters"):
@@ -109,12 +130,27 @@ def test_arguments_that_make_no_sense(world: World) -> None:
 
 @ranks(2)
 def test_sparse_gradients_are_named(world: World) -> None:
-    table = torch.nn.Embedding(10, 3, sparse=True)
+    """Nothing is stepped, and with dense gradients training goes on."""
     for stage in (1, 2):
-        trainer = POS_Trainer(table, "sgd", world=world, stage=stage)
+        table = torch.nn.Embedding(10, 3, sparse=True)
+        trainer = POS_Trainer(table, "sgd", {"lr": 0.5}, world=world, stage=stage)
+        before = table.weight.detach().clone()
         with pytest.raises(UnsupportedError, match=r"'weight' has a sparse gradient.*sparse=False"):
             table(torch.tensor([1])).sum().backward()
+        assert torch.equal(table.weight, before)
         trainer.zero_grad()
+        table.sparse = False
+        table(torch.tensor([1])).sum().backward()
+        trainer.step()
+        before[1] -= 0.5
+        assert torch.equal(table.weight, before)
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = ShardedOptimizer(table, torch.optim.SGD, world=world)
+    before = table.weight.detach().clone()
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(UnsupportedError, match=r"'weight' has a sparse gradient"):
+        optimizer.step()
+    assert torch.equal(table.weight, before)
 
 
 @ranks(2)

@@ -27,7 +27,7 @@ from kadril.sharded.graph.owners import owners_by_rule
 from kadril.sharded.graph.picture import draw
 from kadril.sharded.graph.plan import GradientPlan, Registration, find_plan, registration
 from kadril.sharded.graph.reduce_pass import reduce_gradients
-from kadril.sharded.graph.rehearsal import rehearse
+from kadril.sharded.graph.rehearsal import example_of, original, rehearse
 
 __all__ = ["Explanation", "GraphExplanation", "explain"]
 
@@ -166,7 +166,7 @@ class PaperPlan:
 
 def explain(
     model: nn.Module,
-    x: Any,
+    x: Any = None,
     *,
     rank: int = 0,
     num_ranks: int = 2,
@@ -181,8 +181,9 @@ def explain(
     trainer copies out of the graph, as its part of each gradient, is not in it.
 
     Args:
-        model: to look at.
-        x: an example: one argument, a tuple of arguments, or a mapping of keyword arguments.
+        model: to look at, itself or as it was compiled.
+        x: an example: one argument, a tuple of arguments, or a mapping of keyword arguments. Where
+            None, the one that `optimize_for` compiled the model for.
         rank: whose graph to show, where no trainer knows the model.
         num_ranks: of how many, where no trainer knows the model; each parameter then goes to the
             rank that has fewest elements so far.
@@ -194,9 +195,11 @@ def explain(
         What was printed, as numbers.
 
     Raises:
-        ValueError: an option that there is not, or another suffix.
+        ValueError: an option that there is not, another suffix, or no example.
     """
     chosen = CompileOptions.of(options)
+    x = example_of(model) if x is None else x
+    model = original(model)
     # Not the trainer's own registration: what is compiled here must not decide on its orders.
     found = Registration("explain", plan_to_show(model, chosen, rank, num_ranks))
     graphs: list[GraphExplanation] = []

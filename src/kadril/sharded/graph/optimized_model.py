@@ -9,7 +9,7 @@ from torch import nn
 
 from kadril.sharded.graph.backend import kadril_backend
 from kadril.sharded.graph.options import CompileOptions
-from kadril.sharded.graph.rehearsal import rehearse
+from kadril.sharded.graph.rehearsal import rehearse, remember
 
 __all__ = ["PASS", "optimize_for"]
 
@@ -35,7 +35,8 @@ def optimize_for(
     Args:
         model: to compile; it keeps its parameters, and stays usable by itself.
         x: an example to compile for: one argument, a tuple of arguments, or a mapping of keyword
-            arguments. Without it the model is compiled when it is first called.
+            arguments. Without it the model is compiled when it is first called. `explain(model)`
+            takes it as its example.
         backend: "add_reduce_op".
         fullgraph: raise where the model cannot become one graph.
         dynamic: as for `torch.compile`.
@@ -56,4 +57,5 @@ def optimize_for(
     )
     if x is not None:
         rehearse(model, compiled, x)
+        remember(model, x)
     return compiled

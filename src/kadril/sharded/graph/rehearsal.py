@@ -1,7 +1,8 @@
-"""Run a model once to have it compiled, and leave no trace of it."""
+"""Run a model once to have it compiled, and leave no trace of it but the example."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,36 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["rehearse"]
+__all__ = ["example_of", "original", "rehearse", "remember"]
+
+# What a model was compiled for, for as long as it lives.
+examples: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+
+
+def original(model: nn.Module) -> nn.Module:
+    """The model itself, where it is given as `torch.compile` has wrapped it."""
+    found: nn.Module = getattr(model, "_orig_mod", model)
+    return found
+
+
+def remember(model: nn.Module, x: Any) -> None:
+    """Keep an example for `example_of`."""
+    examples[original(model)] = x
+
+
+def example_of(model: nn.Module) -> Any:
+    """What a model was compiled for.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    try:
+        return examples[original(model)]
+    except KeyError:
+        raise ValueError(
+            f"there is no example of what this {type(original(model)).__name__} is called with: it"
+            " was not compiled by optimize_for(model, x, ...). Give one: explain(model, x)"
+        ) from None
 
 
 def rehearse(model: nn.Module, forward: Callable[..., Any], x: Any) -> None:

@@ -1,0 +1,136 @@
+"""The memory of a rank: between steps, and during one."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from models import MEMORY_MODELS, Task, make_stack
+from settings import make_step
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import kadril
+from kadril.bench.memory_trace import rank_bytes, trace_phases
+from kadril.bench.peak_memory import peak_growth
+from kadril.sharded import POS_Trainer
+
+__all__ = ["TRACED", "measure_memory", "trace_step"]
+
+NUM_STEPS = 3
+
+
+def measure_memory(world: kadril.World, setting: str, model: str) -> dict[str, Any]:
+    """Bytes of memory that are this rank's share after some steps, and before."""
+    train_something()
+    world.transport.barrier()
+    before = proportional_bytes()
+    world.transport.barrier()
+    step = make_step(setting, MEMORY_MODELS[model](world.rank), fused=True)
+    for _ in range(NUM_STEPS):
+        step()
+    world.transport.barrier()
+    after = proportional_bytes()
+    world.transport.barrier()
+    return {"before": before, "after": after}
+
+
+def train_something() -> None:
+    """One step of a tiny model, after which torch has loaded all that training needs."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def proportional_bytes() -> int:
+    """Resident memory, with what several processes share counted in parts (PSS)."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not tell the proportional set size")
+
+
+# ---- during a step -----------------------------------------------------------------------------
+
+# By setting: the model as it is called, and what steps it.
+Parts = tuple[nn.Module, Any]
+
+
+def ddp(task: Task, options: dict[str, Any]) -> Parts:
+    """DDP with a whole Adam; gradients are views of its buckets."""
+    model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
+    return model, torch.optim.Adam(model.parameters(), **options)
+
+
+def ddp_compiled(task: Task, options: dict[str, Any]) -> Parts:
+    """DDP, compiled."""
+    model, optimizer = ddp(task, options)
+    return torch.compile(model, backend="aot_eager"), optimizer  # type: ignore[return-value]
+
+
+def stage_one(task: Task, options: dict[str, Any]) -> Parts:
+    """POS_Trainer that keeps gradients."""
+    return task.model, POS_Trainer(task.model, torch.optim.Adam, options, stage=1)
+
+
+def stage_two(task: Task, options: dict[str, Any]) -> Parts:
+    """POS_Trainer that gives them away in hooks."""
+    return task.model, POS_Trainer(task.model, torch.optim.Adam, options)
+
+
+def compiled(task: Task, options: dict[str, Any]) -> Parts:
+    """POS_Trainer whose gradients leave inside the compiled graph."""
+    trainer = POS_Trainer(task.model, torch.optim.Adam, options)
+    model = torch.compile(task.model, backend="kadril", options={"inner": "eager"})
+    return model, trainer  # type: ignore[return-value]
+
+
+TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
+    "DDP": ddp,
+    "DDP, compiled": ddp_compiled,
+    "kadril, stage 1": stage_one,
+    "kadril, stage 2": stage_two,
+    "kadril, compiled": compiled,
+}
+
+
+def trace_step(world: kadril.World, setting: str) -> dict[str, Any]:
+    """How far memory rises in a forward and backward pass, and all of it over one step."""
+    train_something()
+    before = rank_bytes(world.size)
+    task = make_stack(world.rank)
+    model, optimizer = TRACED[setting](task, {"lr": 1e-4, "fused": True})
+    loss: list[torch.Tensor] = []
+
+    def forward() -> None:
+        loss.append(task.loss(model))
+
+    def backward() -> None:
+        loss.pop().backward()  # type: ignore[no-untyped-call]
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def both() -> None:
+        forward()
+        backward()
+
+    peaks = []
+    for number in range(NUM_STEPS + 1):
+        gc.collect()
+        world.transport.barrier()
+        peak = peak_growth(both)
+        if number:  # in the first one things are compiled, and memory is made that stays
+            peaks.append(peak)
+        step()
+    gc.collect()
+    world.transport.barrier()
+    calls = {"forward": forward, "backward": backward, "step and zero_grad": step}
+    trace = trace_phases(calls, num_ranks=world.size, before=before)
+    return {"peaks": peaks, "trace": dataclasses.asdict(trace)}

@@ -1,0 +1,225 @@
+"""A tensor of which this rank has a range of elements, as torch.distributed.checkpoint takes it.
+
+    whole     | rank 0 | rank 1 | rank 2 |      its shape is that of the whole
+    local              | 5 6 7 8|               flat, in the order of memory; what there is
+
+Checkpoint planners ask a tensor for the boxes (boxes.py) that it has, and for the memory of each.
+They ask in one way to write them and in another to read them. From then on a tensor to be read into
+has memory of its own: a load that fails half way has not touched the optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from kadril.errors import StateError, UnsupportedError
+from kadril.sharded.boxes import Box, boxes_of
+from kadril.sharded.layout import shaped
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+    from torch.distributed.checkpoint.planner import WriteItem
+
+__all__ = ["CutTensor", "Part", "coordinated"]
+
+# Whether somebody puts the plans of all ranks together.
+is_coordinated = contextvars.ContextVar("is_coordinated", default=False)
+
+
+@contextlib.contextmanager
+def coordinated() -> Iterator[None]:
+    """Parts may be written: plans of all ranks are put together."""
+    token = is_coordinated.set(True)
+    try:
+        yield
+    finally:
+        is_coordinated.reset(token)
+
+
+class Part(NamedTuple):
+    """Whose part of all tensors a tensor belongs to."""
+
+    rank: int
+    num_ranks: int
+    rule: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.num_ranks} with rule {self.rule!r}"
+
+
+class CutTensor(torch.Tensor):
+    """Elements [begin, end) of a tensor, in the order of its memory.
+
+    It is there to be saved and loaded; compute with `local`.
+
+    Args:
+        local: the elements, flat.
+        shape: of the whole.
+        dims: of the whole in the order of memory, the slowest first.
+        begin: first element.
+        part: whose they are.
+
+    Attributes:
+        local: the elements.
+        dims: as given.
+        begin: as given.
+        part: as given.
+    """
+
+    local: torch.Tensor
+    dims: tuple[int, ...]
+    begin: int
+    part: Part
+
+    @staticmethod
+    def __new__(
+        cls: type[CutTensor],
+        local: torch.Tensor,
+        shape: Sequence[int],
+        dims: Sequence[int],
+        begin: int,
+        part: Part,
+    ) -> CutTensor:
+        """A tensor that has a shape, and no memory but `local`."""
+        made: CutTensor = torch.Tensor._make_wrapper_subclass(
+            cls, tuple(shape), dtype=local.dtype, device=local.device
+        )
+        made.local = local.detach()
+        made.dims = tuple(dims)
+        made.begin = begin
+        made.part = part
+        return made
+
+    def __init__(
+        self, local: torch.Tensor, shape: Sequence[int], dims: Sequence[int], begin: int, part: Part
+    ) -> None:
+        super().__init__()
+
+    @property
+    def end(self) -> int:
+        """One past the last element."""
+        return self.begin + self.local.numel()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all elements are here."""
+        return self.local.numel() == math.prod(self.shape)
+
+    def whole(self) -> torch.Tensor:
+        """The tensor itself, where all of it is here.
+
+        Raises:
+            StateError: it is not.
+        """
+        if not self.is_whole:
+            raise StateError(f"only elements {self.begin} to {self.end} are here")
+        return shaped(self.local, self.shape, self.dims)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return (
+            f"CutTensor(elements {self.begin} to {self.end} of {tuple(self.shape)}, {self.local!r})"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return rebuild, (self.local, tuple(self.shape), self.dims, self.begin, tuple(self.part))
+
+    def __deepcopy__(self, memo: Any) -> CutTensor:
+        return CutTensor(self.local.clone(), self.shape, self.dims, self.begin, self.part)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None
+    ) -> Any:
+        """Copies are made; nothing else can be computed with a part."""
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            (self, *_) = arguments
+            copy = function(self.local)
+            return CutTensor(copy, self.shape, self.dims, self.begin, self.part)
+        raise UnsupportedError(
+            f"{function}: of this tensor a part is here; compute with its attribute `local`, or"
+            " bring all parts to one rank with consolidate()"
+        )
+
+    # ---- what planners of torch.distributed.checkpoint ask for ----------------------------------
+
+    @property
+    def boxes(self) -> list[Box]:
+        """What is here."""
+        return boxes_of(self.begin, self.end, self.shape, self.dims)
+
+    def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
+        """What to write.
+
+        Raises:
+            StateError: other ranks have parts of this tensor, and nobody puts them together.
+        """
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import (
+            TensorWriteData,
+            WriteItem,
+            WriteItemType,
+        )
+
+        if not (self.is_whole or is_coordinated.get() or dist.is_initialized()):
+            raise StateError(
+                f"{fqn}: only elements {self.begin} to {self.end} of {math.prod(self.shape)} are on"
+                " this rank, and torch.distributed.checkpoint has no process group to collect the"
+                " others by: each rank would overwrite the files of the others. Use"
+                " kadril.sharded.dcp.save, or init_process_group() first"
+            )
+        return [
+            WriteItem(
+                index=MetadataIndex(fqn, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=chunk,
+                    properties=TensorProperties.create_from_tensor(self.local),
+                    size=self.shape,
+                ),
+            )
+            for chunk in map(chunk_of, self.boxes)
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        """What to read; from here on into memory of its own."""
+        self.local = self.local.clone()
+        return [chunk_of(box) for box in self.boxes]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
+        """The memory of one box."""
+        for box in self.boxes:
+            if index.offset is None or tuple(index.offset) == box.offsets:
+                flat = self.local[box.begin : box.begin + box.num_elements]
+                return shaped(flat, box.sizes, self.dims)
+        raise StateError(f"{index.fqn}: there is nothing at {index.offset} on this rank")
+
+
+def chunk_of(box: Box) -> ChunkStorageMetadata:
+    """A box in torch's words."""
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+    return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
+
+
+def rebuild(
+    local: torch.Tensor,
+    shape: tuple[int, ...],
+    dims: tuple[int, ...],
+    begin: int,
+    part: tuple[int, int, str],
+) -> CutTensor:
+    """What a pickle calls."""
+    return CutTensor(local, shape, dims, begin, Part(*part))
+
+
+# So that torch.load takes it with weights_only=True, which is its default: it runs nothing else.
+torch.serialization.add_safe_globals([rebuild])

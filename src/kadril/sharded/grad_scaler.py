@@ -1,0 +1,94 @@
+"""GradScaler: losses scaled up for half precision, and steps left out on all ranks or on none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from kadril.sharded.sharded_optimizer import ShardedOptimizer
+from kadril.sharded.trainer import POS_Trainer
+from kadril.transport.small import allgather_bytes
+
+__all__ = ["GradScaler"]
+
+
+class GradScaler(torch.amp.GradScaler):
+    """`torch.amp.GradScaler` for trainers whose ranks have different gradients.
+
+    Takes the arguments of torch's, the same on all ranks.
+
+        scaler = kadril.sharded.GradScaler("cpu")
+        scaler.scale(loss).backward()
+        scaler.unscale_(trainer)                 # only to clip
+        trainer.clip_grad_norm_(1.0)
+        scaler.step(trainer)
+        scaler.update()
+
+    A gradient that is not finite on any rank is one on all of them: no rank steps, and all lower
+    their scale. That costs one byte of each rank. Other optimizers are treated as torch does.
+    """
+
+    def unscale_(self, optimizer: Any) -> None:
+        """Reduce gradients, divide them by the scale, and look for infinities; collective.
+
+        Raises:
+            RuntimeError: it was called already, since the last `update()`.
+        """
+        trainer = trainer_of(optimizer)
+        if trainer is None or not self.is_enabled():
+            super().unscale_(optimizer)
+            return
+        holder = holder_of(optimizer, trainer)
+        is_first = self._per_optimizer_states[id(holder)]["stage"] is OptState.READY
+        if holder is trainer and is_first and not trainer.has_reduced:
+            trainer.allreduce_grads()
+        super().unscale_(holder)
+        state = self._per_optimizer_states[id(holder)]
+        found = any(bool(each.item()) for each in state["found_inf_per_device"].values())
+        rows = allgather_bytes(trainer.transport, bytes([found]), "found_inf")
+        scale = self._get_scale_async()
+        assert scale is not None  # noqa: S101 - made by `scale()`, or the base class has raised
+        # Also where a rank has no gradients, and so found nothing to record.
+        agreed = torch.full((), float(any(row[0] for row in rows)), device=scale.device)
+        state["found_inf_per_device"] = {scale.device: agreed}
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Step, unless a rank has a gradient that is not finite; collective.
+
+        Returns:
+            What `optimizer.step` gives; None where there was no step.
+
+        Raises:
+            RuntimeError: there was a step already, since the last `update()`.
+        """
+        trainer = trainer_of(optimizer)
+        if trainer is None or not self.is_enabled():
+            return super().step(optimizer, *args, **kwargs)
+        if "closure" in kwargs or any(callable(each) for each in args):
+            raise RuntimeError("closures cannot be used with a GradScaler that is enabled")
+        state = self._per_optimizer_states[id(holder_of(optimizer, trainer))]
+        if state["stage"] is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update()")
+        if state["stage"] is OptState.READY:
+            self.unscale_(optimizer)
+        result = None
+        if any(bool(each.item()) for each in state["found_inf_per_device"].values()):
+            trainer.skip_step()
+        else:
+            result = optimizer.step(*args, **kwargs)
+        state["stage"] = OptState.STEPPED
+        return result
+
+
+def trainer_of(optimizer: Any) -> POS_Trainer | None:
+    """The trainer that steps, if there is one."""
+    if isinstance(optimizer, ShardedOptimizer):
+        return optimizer.trainer
+    return optimizer if isinstance(optimizer, POS_Trainer) else None
+
+
+def holder_of(optimizer: Any, trainer: POS_Trainer) -> Any:
+    """Whose `param_groups` have the gradients: whole ones, or this rank's part of them."""
+    return trainer if trainer.reduces_gradients else optimizer

@@ -1,0 +1,444 @@
+"""torch.distributed.checkpoint: written on some ranks, read on others, by us and by torch alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from sharded_kit import (
+    OPTIMIZERS,
+    SHAPES,
+    SmallerWorld,
+    assert_same,
+    backward,
+    make_parameters,
+    mean_of_step,
+    one_process,
+    plain,
+    train,
+)
+from torch import nn
+from torch.distributed import checkpoint as torch_dcp
+from torch.distributed.checkpoint import state_dict as torch_state
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from kadril.errors import CheckpointError, StateError
+from kadril.sharded import POS_Trainer, ShardedOptimizer, dcp
+from kadril.testing import Ranks, ranks
+from kadril.world import World
+
+NAME, OPTIONS = OPTIMIZERS[3]
+
+
+def named(parameters: list[nn.Parameter]) -> dict[str, nn.Parameter]:
+    return {f"p{place}": each for place, each in enumerate(parameters)}
+
+
+def zeros() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """As a user has it who loads in one process; torch says that it does so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
+
+
+@contextmanager
+def process_group(world: World, path: Path) -> Iterator[None]:
+    """A gloo group of all ranks."""
+    store = dist.FileStore(str(path / "store"), world.size)
+    dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def save_on(world: World, size: int, path: Path, num_steps: int = 2) -> None:
+    """Train some steps on the first ranks, and save."""
+    part = SmallerWorld(world, size)
+    if part.is_member:
+        parameters = make_parameters()
+        trainer = POS_Trainer(named(parameters), NAME, OPTIONS, world=part)
+        train(trainer, parameters, range(num_steps))
+        dcp.save({"model": named(parameters), "optim": trainer, "epoch": 5}, path, world=part)
+    world.transport.barrier()
+
+
+@ranks(3)
+def test_training_goes_on_at_any_number_of_ranks(world: World, tmp_path: Path) -> None:
+    """Two steps on two ranks, then one on others: as three steps in one process."""
+    save_on(world, 2, tmp_path / "c")
+    for size, rule in ((1, "flat"), (2, "greedy"), (3, "flat"), (3, "largest_first")):
+        part = SmallerWorld(world, size)
+        if part.is_member:
+            parameters = zeros()
+            trainer = POS_Trainer(named(parameters), NAME, OPTIONS, world=part, rule=rule)
+            state = {"model": named(parameters), "optim": trainer, "epoch": 0}
+            dcp.load(state, tmp_path / "c", world=part)
+            assert state["epoch"] == 5
+            assert_same(parameters, one_process(plain(NAME, OPTIONS), means_of(2))[0])
+            train(trainer, parameters, [2])
+            means = [*means_of(2), mean_of_step(2, size)]
+            assert_same(parameters, one_process(plain(NAME, OPTIONS), means)[0])
+        world.transport.barrier()
+
+
+def means_of(num_steps: int) -> list:
+    return [mean_of_step(step, 2) for step in range(num_steps)]
+
+
+@ranks(2)
+def test_torch_alone_reads_it_in_one_process(world: World, tmp_path: Path) -> None:
+    save_on(world, 2, tmp_path / "c")
+    if world.rank:
+        return
+    expected, optimizer = one_process(plain(NAME, OPTIONS), means_of(2))
+    # As one file.
+    dcp_to_torch_save(tmp_path / "c", tmp_path / "c.pt")
+    loaded = torch.load(tmp_path / "c.pt")
+    assert_same([loaded["model"][f"p{i}"] for i in range(len(SHAPES))], expected)
+    assert loaded["optim"]["param_groups"][0]["params"] == [f"p{i}" for i in range(len(SHAPES))]
+    # Into the state of a plain optimizer of a module.
+    module = nn.ParameterDict({f"p{place}": each for place, each in enumerate(zeros())})
+    twin = plain(NAME, OPTIONS)(list(module.values()))
+    state = {
+        "model": module.state_dict(),
+        "optim": torch_state.get_optimizer_state_dict(module, twin),
+    }
+    with alone():
+        torch_dcp.load(state, checkpoint_id=tmp_path / "c")
+    torch_state.set_optimizer_state_dict(module, twin, state["optim"])
+    module.load_state_dict(state["model"])
+    assert_same(module.values(), expected)
+    for place, each in enumerate(module.values()):
+        for key, value in optimizer.state_dict()["state"][place].items():
+            assert torch.equal(twin.state[each][key], value), (place, key)
+
+
+@ranks(2)
+def test_plain_torch_saves_and_loads_with_a_process_group(world: World, tmp_path: Path) -> None:
+    """`torch.distributed.checkpoint` itself, into a trainer that has not stepped yet."""
+    for name, options in OPTIMIZERS:
+        path = tmp_path / f"{name}{len(options)}"
+        parameters = make_parameters()
+        trainer = POS_Trainer(named(parameters), name, options, world=world)
+        train(trainer, parameters, range(2))
+        if world.rank == 0:
+            path.mkdir()
+        world.transport.barrier()
+        with process_group(world, path):
+            for _ in range(2):  # the second one replaces the first
+                torch_dcp.save({"optim": trainer}, storage_writer=dcp.AtomicWriter(path))
+        assert len(list(path.glob("*.distcp"))) == 2
+        again = [nn.Parameter(each.detach().clone()) for each in parameters]
+        fresh = POS_Trainer(named(again), name, options, world=world, rule="greedy")
+        with alone():  # reading needs no group
+            torch_dcp.load({"optim": fresh}, checkpoint_id=path)
+        train(fresh, again, [2])
+        expected, _ = one_process(plain(name, options), means_of(3))
+        assert_same(again, expected)
+
+
+@ranks(2)
+def test_without_a_process_group_torch_is_kept_from_overwriting(
+    world: World, tmp_path: Path
+) -> None:
+    parameters = make_parameters(((50,), (4, 5)))
+    trainer = POS_Trainer(named(parameters), "adam", world=world)
+    with (
+        alone(),
+        pytest.raises(CheckpointException) as e,
+    ):
+        torch_dcp.save({"optim": trainer}, checkpoint_id=tmp_path / "c")
+    ((error, _),) = e.value.failures.values()
+    assert isinstance(error, StateError)
+    assert "kadril.sharded.dcp.save, or init_process_group()" in str(error)
+    assert "optim.state.p" in str(error)
+    assert not list(tmp_path.glob("c/*"))
+
+
+@ranks(2)
+def test_what_fsdp_wrote_is_read(world: World, tmp_path: Path) -> None:
+    """The same model and keys, other cuts: FSDP cuts dim 0 of each parameter."""
+    from torch.distributed.fsdp import fully_shard
+
+    def make() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+    x = torch.arange(20.0).reshape(4, 5) / 8
+    with process_group(world, tmp_path):
+        model = fully_shard(make(), mesh=dist.init_device_mesh("cpu", (world.size,)))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        model(x).square().sum().backward()
+        optimizer.step()
+        states = torch_state.get_state_dict(model, optimizer)
+        torch_dcp.save({"model": states[0], "optim": states[1]}, checkpoint_id=tmp_path / "c")
+        expected = [each.full_tensor().detach() for each in model.parameters()]
+        moments = [optimizer.state[each]["exp_avg"].full_tensor() for each in model.parameters()]
+    ours = make()
+    trainer = POS_Trainer(ours, "adam", {"lr": 0.5}, world=world)
+    dcp.load({"model": ours, "optim": trainer}, tmp_path / "c", world=world)
+    assert_same(ours.parameters(), expected)
+    assert trainer.learning_rate == 0.1
+    state = trainer.consolidate()
+    if world.rank == 0:
+        assert_same([state["state"][place]["exp_avg"] for place in range(4)], moments)
+        assert all(state["state"][place]["step"] == 1 for place in range(4))
+
+
+@ranks(2, transports=("shm", "c10d"))
+def test_modules_with_buffers_and_the_front_of_torchs_class(world: World, tmp_path: Path) -> None:
+    def make() -> tuple[nn.Module, ShardedOptimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2))
+        model.to(memory_format=torch.channels_last)
+        optimizer = ShardedOptimizer(
+            model, torch.optim.SGD, reduce_gradients=True, world=world, lr=0.5, momentum=0.5
+        )
+        return model, optimizer
+
+    def step(model: nn.Module, optimizer: ShardedOptimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.arange(64.0).reshape(2, 2, 4, 4) / 64).square().sum().backward()
+        optimizer.step()
+
+    model, optimizer = make()
+    step(model, optimizer)
+    optimizer.param_groups[0]["lr"] = 0.25
+    for key in ("itself", "sharded"):
+        what = optimizer if key == "itself" else optimizer.sharded
+        dcp.save({"model": model, "optim": what}, tmp_path / key, world=world)
+    step(model, optimizer)
+    for key in ("itself", "sharded"):
+        again, restored = make()
+        with torch.no_grad():
+            if world.rank == 0:
+                for each in again.parameters():
+                    each.zero_()
+        what = restored if key == "itself" else restored.sharded
+        dcp.load({"model": again, "optim": what}, tmp_path / key, world=world)
+        assert restored.param_groups[0]["lr"] == 0.25
+        step(again, restored)
+        assert_same(again.state_dict().values(), model.state_dict().values())
+
+
+def make_trainer(world: World, names: tuple[str, ...] = ("a", "b"), size: int = 40) -> POS_Trainer:
+    parameters = {name: nn.Parameter(torch.ones(size)) for name in names}
+    trainer = POS_Trainer(parameters, "adam", world=world)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones(size)
+    trainer.step()
+    return trainer
+
+
+def everything(trainer: POS_Trainer) -> dict:
+    """What is saved of a trainer, with its parameters."""
+    tensors = [each for group in trainer.members() for each in group]
+    return {"model": dict(zip(trainer.names, tensors, strict=True)), "optim": trainer}
+
+
+def contents(trainer: POS_Trainer) -> list[torch.Tensor]:
+    """Copies of the parameters and of this rank's part of the state."""
+    state = trainer.state_dict()["state"]
+    parts = [getattr(v, "local", v) for each in state.values() for v in each.values()]
+    return [each.detach().clone() for each in [*everything(trainer)["model"].values(), *parts]]
+
+
+@ranks(2)
+def test_what_is_missing_or_of_another_model_changes_nothing(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    trainer = make_trainer(world)
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*\.metadata"):
+        dcp.load(everything(trainer), path, world=world)
+    dcp.save(everything(trainer), path, world=world)
+    with pytest.raises(CheckpointError, match=r"torch.distributed.checkpoint, see .*dcp.load"):
+        trainer.load(path)
+    trouble = [
+        (("a", "c"), 40, ["optim"], "a parameter 'b', which the trainer does not have"),
+        (("a", "b", "c"), 40, ["optim"], "no state for parameter 'c'"),
+        (("a", "b"), 41, ["optim"], r"of parameter '[ab]' has shape \(40,\), but .*\(41,\)"),
+        (("a", "b"), 41, ["model"], r"Size mismatch .*40.*41.* for model\.[ab]"),
+        (("a", "b", "c"), 40, ["model", "optim"], r"Missing key .*model\.c"),
+    ]
+    for names, size, wanted, words in trouble:
+        other = make_trainer(world, names, size)
+        before = contents(other)
+        with pytest.raises(CheckpointError, match=words):
+            dcp.load({key: everything(other)[key] for key in wanted}, path, world=world)
+        assert_same(contents(other), before)
+    nameless = POS_Trainer([nn.Parameter(torch.ones(40))], "adam", world=world)
+    with pytest.raises(CheckpointError, match=r"called 'parameter\.0', .*named_parameters\(\)"):
+        dcp.load({"optim": nameless}, path, world=world)
+    train_more(trainer)
+    before = contents(trainer)
+    shards = sorted(path.glob("*.distcp"))
+    assert len(shards) == 2
+    for number, damage in enumerate((remove, cut_short)):
+        copy = tmp_path / f"d{number}"
+        if world.rank == 0:
+            shutil.copytree(path, copy)
+            damage(copy / shards[1].name)
+        world.transport.barrier()
+        with pytest.raises(CheckpointError, match=r"_0\.distcp (is missing|has .* bytes of)") as e:
+            dcp.load(everything(trainer), copy, world=world)
+        assert e.value.parameter.startswith("optim.state.") or "failed: " in str(e.value)
+        assert_same(contents(trainer), before)
+    # torch itself finds out while it reads; the state is as it was all the same.
+    copy = tmp_path / f"t{world.rank}"
+    shutil.copytree(path, copy)
+    for each in copy.glob("*.distcp"):
+        cut_short(each)
+    with alone(), pytest.raises(CheckpointException):
+        torch_dcp.load({"optim": trainer}, checkpoint_id=copy)
+    assert_same(contents(trainer), before)
+    dcp.load(everything(trainer), path, world=world)
+    assert not torch.equal(contents(trainer)[0], before[0])
+
+
+def train_more(trainer: POS_Trainer) -> None:
+    for group in trainer.members():
+        for each in group:
+            each.grad = torch.ones_like(each)
+    trainer.step()
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-64])
+
+
+def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
+    """Save once, then again; the victim is killed at the n-th call that makes something durable."""
+    trainer = make_trainer(world)
+    dcp.save({**everything(trainer), "number": 1}, path, world=world)
+    num_calls = 0
+    sync = os.fsync
+
+    def die(descriptor: int) -> None:
+        nonlocal num_calls
+        if num_calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        num_calls += 1
+        sync(descriptor)
+
+    if world.rank == victim:
+        os.fsync = die
+    dcp.save({**everything(trainer), "number": 2}, path, world=world)
+
+
+# Rank 1 syncs its shard; rank 0 its shard, the directory, the metadata, the directory.
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [(1, 0), (0, 2), *(pytest.param(0, moment, marks=pytest.mark.long) for moment in (0, 1, 3))],
+)
+def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: int) -> None:
+    path = tmp_path / "c"
+    with Ranks(2) as killed:
+        outcomes = killed.start(save_and_die, path, victim, moment).wait(30.0)
+    assert outcomes[victim].signal == signal.SIGKILL
+    assert outcomes[1 - victim].error.type == "PeerLost"
+    with Ranks(1) as loader:
+        (outcome,) = loader.start(load_and_save, path).wait(30.0)
+    assert outcome.value == (2 if moment == 3 else 1), outcome
+
+
+def load_and_save(world: World, path: Path) -> int:
+    trainer = make_trainer(world)
+    state = {**everything(trainer), "number": 0}
+    dcp.load(state, path, world=world)
+    assert trainer.consolidate()["state"][0]["step"] == 1
+    # The next one cleans up.
+    dcp.save(state, path, world=world)
+    assert [each.suffix for each in sorted(path.iterdir())] == ["", ".distcp"], list(path.iterdir())
+    return int(state["number"])
+
+
+@ranks(2)
+def test_a_rank_that_cannot_write_is_an_error_on_all(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    trainer = make_trainer(world)
+    dcp.save({**everything(trainer), "number": 1}, path, world=world)
+    with pytest.MonkeyPatch.context() as patch:
+        if world.rank == 1:
+            patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(CheckpointError, match="No space left"):
+            dcp.save({**everything(trainer), "number": 2}, path, world=world)
+    state = {"number": 0}
+    dcp.load(state, path, world=world)
+    assert state["number"] == 1
+    with pytest.raises(ValueError, match="give checkpoint_id"):
+        dcp.save({}, world=world)
+    with pytest.raises(ValueError, match="give checkpoint_id"):
+        dcp.load({}, world=world)
+
+
+def full_disk(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@ranks(2)
+def test_a_new_trainer_has_the_state_that_it_begins_with(world: World) -> None:
+    """Loaded or not, what `state_dict()` gives before the first step changes nothing."""
+    shapes = ((3,), (2, 5), (1021,))
+    others = [
+        ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}),
+        ("NAdam", {"lr": 0.1}),
+        ("RAdam", {"lr": 0.1}),
+        ("Adamax", {"lr": 0.1}),
+        ("Adadelta", {}),
+        ("Rprop", {"lr": 0.1}),
+        ("ASGD", {"lr": 0.1}),
+        ("Adafactor", {"lr": 0.1}),
+        ("SGD", {"lr": 0.1, "momentum": 0.5, "dampening": 0.5}),
+    ]
+    for name, options in OPTIMIZERS + others:
+        results = []
+        for loads in (False, True):
+            parameters = make_parameters(shapes)
+            trainer = POS_Trainer(named(parameters), name, options, world=world)
+            if loads:
+                trainer.load_state_dict(trainer.state_dict())
+            train(trainer, parameters, range(2), shapes=shapes)
+            results.append(parameters)
+        assert_same(*results)
+
+
+@ranks(2)
+def test_classes_that_torch_does_not_have(world: World, tmp_path: Path) -> None:
+    """Their first state is not known, so there is none; the checkpoint says what there is."""
+
+    class Own(torch.optim.Adam):
+        pass
+
+    def make() -> tuple[list[nn.Parameter], POS_Trainer]:
+        parameters = make_parameters(((3,), (4, 5)))
+        return parameters, POS_Trainer(named(parameters), Own, {"lr": 0.1}, world=world)
+
+    parameters, trainer = make()
+    assert trainer.state_dict()["state"] == {}
+    backward(parameters[:1], [torch.ones(3)])  # the other one has no state
+    trainer.step()
+    dcp.save({"optim": trainer}, tmp_path / "c", world=world)
+    _, fresh = make()
+    dcp.load({"optim": fresh}, tmp_path / "c", world=world)
+    assert {*trainer.state_dict()["state"]} == {*fresh.state_dict()["state"]}
+    for key, value in trainer.state_dict()["state"].get("p0", {}).items():
+        other = fresh.state_dict()["state"]["p0"][key]
+        assert torch.equal(getattr(other, "local", other), getattr(value, "local", value))
