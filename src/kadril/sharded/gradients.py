@@ -17,7 +17,8 @@ has nothing more to give, they meet (meeting.py) and say what they want.
 So no rank ever waits for a reduction that a peer has no reason to make, and when all say "step"
 none is in its backward pass any more: the parameters may be written.
 
-That is stage 2. In stage 1 gradients stay with their parameters, and are reduced in `settle`.
+That is stage 2 between hosts; on one host nobody waits in a backward pass (posted.py). In stage 1
+gradients stay with their parameters, and are reduced in `settle`.
 """
 
 from __future__ import annotations

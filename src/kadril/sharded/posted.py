@@ -43,7 +43,7 @@ SUM = OPS.index("sum")
 PATIENCE = 0.05
 
 # Looks at the others, stepping aside, before sleeping in between; a look takes a microsecond.
-NUM_LOOKS = 1000
+NUM_LOOKS = 200
 NAP = 5e-5
 
 
