@@ -3,10 +3,9 @@
     kadril run -np 4 examples/unet_mri.py --resolution 1
 
 The model is ordinary torch; `kadril.nn.distribute` splits it, with the exact result. What falls is
-the memory for the training: at 1 mm from 4710 MiB on one rank to 1420-1540 on each of four. The
-volumes that torch keeps for the backward pass fall from 3916 to 1100 MiB, halos included; what does
-not fall are the 550 MiB that a process has before, torch itself most of all. The allocator keeps
-some of what was freed: 1340-1360 MiB with MALLOC_MMAP_THRESHOLD_=1048576, for more time.
+the memory for the training, which is mostly volumes that torch keeps for the backward pass: each
+rank has its block of them, and halos. What a process has before, torch itself most of all, does not
+fall; a test holds that each of four ranks needs less than half of what one needs alone.
 
 The brain is MNI152, 197 x 233 x 189 voxels, which comes inside a package: pip install nilearn
 """
