@@ -143,7 +143,7 @@ class SplitParameters(torch.nn.Module):
     like: torch.Tensor
 
     def _keep_blocks(self, split: SplitWeight, source: torch.nn.Module) -> None:
-        """Replace whole parameters by blocks of those of a layer."""
+        """Have blocks of the parameters of a layer, in the place of whole ones if there are any."""
         self.split = split
         # Follows the layer to other dtypes and devices where there is no parameter that would.
         like = source.get_parameter("weight").detach().new_empty(0)
@@ -154,7 +154,6 @@ class SplitParameters(torch.nn.Module):
             parameter = None
             if block is not None:
                 parameter = torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad)
-            delattr(self, name)
             self.register_parameter(name, parameter)
 
     def _save_to_state_dict(
@@ -187,7 +186,7 @@ class SplitParameters(torch.nn.Module):
             state_dict,
             prefix,
             local_metadata,
-            strict and not is_split,
+            strict,
             [] if is_split else missing_keys,
             unexpected_keys,
             error_msgs,

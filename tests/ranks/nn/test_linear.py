@@ -167,6 +167,8 @@ def test_parameters_begin_alike_and_are_saved_whole(world: World) -> None:
         layer.load_state_dict(torch.nn.Linear(5, 5).state_dict())
     with pytest.raises(RuntimeError, match="Missing key"):
         layer.load_state_dict({"weight": again["weight"]})
+    with pytest.raises(RuntimeError, match=r"Unexpected.*other"):
+        layer.load_state_dict({**again, "other": again["bias"]})
     some = arranged(world, (2, 1))
     few = DistributedLinear(arranged(world, (1, 1)), 4, 5, P_y=arranged(world, (1, 2)), P_w=some)
     assert (few.weight is None) == (not some.active)

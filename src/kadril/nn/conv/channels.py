@@ -12,21 +12,20 @@ may be others each time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.nn.modules.conv import _ConvNd
 
 from kadril import ops
 from kadril.nn.conv.layer import ConvLayer, check_axes
-from kadril.nn.split_state import SplitWeight
+from kadril.nn.split_state import SplitParameters, SplitWeight
 from kadril.partition import Partition, balanced_intervals
 from kadril.partition.pairing import text
 
 __all__ = ["SplitChannels", "refuse_spatial"]
 
 
-class SplitChannels(ConvLayer):
+class SplitChannels(SplitParameters, ConvLayer):
     """Base of the convolutions over blocks of channels, spatial dims and the batch.
 
     Attributes:
@@ -42,7 +41,6 @@ class SplitChannels(ConvLayer):
     P_y: Partition
     P_w: Partition
     split: SplitWeight
-    like: torch.Tensor
 
     def _set_up_partitions(
         self, P_x: Partition, P_y: Partition | None, P_w: Partition | None
@@ -99,16 +97,9 @@ class SplitChannels(ConvLayer):
             split: who holds which block.
             copies: axes of the channels along which all workers have the same block of the weight.
         """
-        self.split = split
-        for name in ("weight", "bias"):
-            whole = getattr(layer, name)
-            block = None if whole is None else split.block(name, whole.detach())
-            parameter = None
-            if block is not None:
-                parameter = torch.nn.Parameter(block.clone(), requires_grad=whole.requires_grad)
-            self.register_parameter(name, parameter)
-        # Follows the layer to other dtypes and devices where there is no parameter that would.
-        self.register_buffer("like", layer.weight.detach().new_empty(0), persistent=False)
+        self._keep_blocks(split, layer)
+        if not split.has_bias:
+            self.register_parameter("bias", None)
         workers = split.P_w
         if workers.active:
             spatial = range(3, workers.dim)
@@ -134,30 +125,6 @@ class SplitChannels(ConvLayer):
 
     def _where(self) -> str:
         return f"P_x={text(self.P_x.shape)}, P_y={text(self.P_y.shape)}, P_w={text(self.P_w.shape)}"
-
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        """Save whole parameters; collective over the world."""
-        for name in ("weight", "bias") if self.split.has_bias else ("weight",):
-            destination[prefix + name] = self.split.collect(name, getattr(self, name), self.like)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load this rank's blocks of whole parameters."""
-        self.split.slice_state(state_dict, prefix, strict, missing_keys, error_msgs)
-        # Which whole parameters are missing was found above, also on ranks that have no block.
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, [], unexpected_keys, error_msgs
-        )
 
 
 def refuse_spatial(what: str, P_x: Partition, shape: Sequence[int]) -> None:
