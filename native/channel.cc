@@ -112,10 +112,10 @@ Channel::Slot& Channel::slot(int member) const {
 
 Entry* Channel::table(int member) const {
   auto tables = reinterpret_cast<Entry*>(&slot(member) + 1);
-  return tables + (num_calls_ & 1) * static_cast<uint64_t>(table_capacity(num_members()));
+  return tables + parity() * static_cast<uint64_t>(table_capacity(num_members()));
 }
 
-Posting& Channel::posting(int member) const { return slot(member).postings[num_calls_ & 1]; }
+Posting& Channel::posting(int member) const { return slot(member).postings[parity()]; }
 
 Error Channel::check_usable(const Call& call) {
   if (fork_mark_.is_in_child()) return fail(Reason::forked);

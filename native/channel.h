@@ -48,6 +48,7 @@ struct Posting {
       staging;  // offset of its staging memory, or no_offset where it had none before this call
   uint64_t supplied;  // and where it made one for this call; to be read only after the next meeting
   uint64_t inlined;   // whether what it gives is in `payload`
+  uint64_t early;     // offset of where it it has laid all that it gives, or no_offset
   uint32_t num_sends;  // in its table, before its receives
   uint32_t num_recvs;
   Call call;
@@ -106,6 +107,7 @@ class Channel final : public DeathListener {
 
   Posting& posting(int member) const;  // of the call under way
   void begin_call() { ++num_calls_; }
+  unsigned parity() const { return num_calls_ & 1; }  // of the call under way
   // Room for the messages of one exchange, beside the posting.
   Entry* table(int member) const;
   static int table_capacity(int num_members) { return 64 + 4 * num_members; }

@@ -2,9 +2,11 @@
 //
 // Every member makes the same calls in the same order. Every call starts with a meeting in which
 // the calls are compared, so a mismatch is an error on all members before anything moves. After
-// that there are three ways:
+// that there are four ways:
 //
 //   inlined   what each member gives fits into its posting: done, no further meeting
+//   early     the same through a part of its staging memory that takes turns as postings do
+//             (exchange only)
 //   staged    through staging memory in rounds of one chunk, one meeting each, double-buffered:
 //
 //             round r:  fill half r%2  |  meet  |  read all members' half r%2
@@ -12,8 +14,7 @@
 //             a member fills a half again two rounds later, after a meeting that its readers reach
 //             only when they are done with it
 //   shared    the memory lies in the arena: peers read and write it in place, and a last meeting
-//   says that
-//             they are done
+//             says that they are done
 #pragma once
 
 #include <functional>

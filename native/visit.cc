@@ -20,13 +20,22 @@ void Visit::prepare(const Offer& offer) {
   mine.staging = channel_.staging();
   mine.supplied = no_offset;
   mine.inlined = offer.bytes <= inline_bytes;
+  mine.early = no_offset;
 }
 
-Error Visit::publish() {
+void Visit::announce() {
   channel_.post();
   hit(Phase::published);
+}
+
+Error Visit::confirm() {
   if (auto error = channel_.await_all(call_)) return error;
   return compare();
+}
+
+uint64_t Visit::early_half() const {
+  if (channel_.staging() == no_offset) return no_offset;
+  return channel_.staging() + (4 + channel_.parity()) * chunk_bytes;
 }
 
 Error Visit::compare() const {

@@ -41,7 +41,13 @@ class Visit {
   // The same in pieces, for a call that has a table to write.
   Error enter();
   void prepare(const Offer& offer);
-  Error publish();
+  Error publish() {
+    announce();
+    return confirm();
+  }
+  // Publishing in two steps, for work in between.
+  void announce();
+  Error confirm();
 
   // Further meetings of the same call; in two steps, for work in between.
   Error meet() { return channel_.meet(call_); }
@@ -74,6 +80,9 @@ class Visit {
   Arena& arena() const { return channel_.arena(); }
   std::vector<const void*>& pointers() { return channel_.pointers(); }
   std::byte* staging(int member) const { return channel_.arena().at(staging_offset(member)); }
+  // Memory of this member that it may fill before the first meeting of a call, where it has some:
+  // like postings, it is used again only in the call after the next.
+  uint64_t early_half() const;
   std::byte* source(int member) const { return channel_.arena().at(posting(member).source); }
   std::byte* target(int member) const { return channel_.arena().at(posting(member).target); }
 
@@ -93,7 +102,8 @@ class Visit {
 
 // Staging memory of a member: two halves, so that one is filled while peers read the other.
 inline constexpr uint64_t chunk_bytes = 512 << 10;
-inline constexpr uint64_t staging_bytes = 4 * chunk_bytes;  // two halves in, two halves of results
+inline constexpr uint64_t staging_bytes =
+    6 * chunk_bytes;  // two halves in, two halves of results, two that are filled early
 
 inline std::byte* staging_half(const Visit& visit, int member, uint64_t round) {
   return visit.staging(member) + (round & 1) * chunk_bytes;

@@ -2,8 +2,9 @@
 // is an exchange with everybody.
 //
 // At the first meeting every member posts a table of its messages, so that all members can check
-// all pairs. A member's staging half is cut into as many lanes as it has messages; in each round
-// every lane moves on:
+// all pairs. What it gives it has laid open by then, if that is not much: in the posting itself, or
+// in memory of its own that is filled early. Otherwise there are further meetings. A member's
+// staging half is cut into as many lanes as it has messages; in each round every lane moves on:
 //
 //     half:  | lane 0: next slice of message 0 | lane 1: next slice of message 1 | ... |
 //
@@ -30,39 +31,39 @@ class Exchange {
   Error run() {
     if (auto error = visit_.enter()) return error;
     post_table();
-    if (auto error = visit_.publish()) return error;
+    visit_.announce();
+    if (is_laid_open(visit_.me())) work_meanwhile();
+    if (auto error = visit_.confirm()) return error;
     if (premise_ && !premise_holds()) return visit_.leave();
     if (auto error = match()) return error;
     copy_to_myself();
-    if (visit_.all_inlined()) {
-      work_meanwhile();
-      receive([&](int peer, const Entry& entry) {
-        return visit_.posting(peer).payload + entry.position;
-      });
-      return done();
+    if (!all_can_be_read()) {
+      if (auto error = visit_.provide_staging()) return error;
+      return staged();
     }
-    if (all_memory_shared()) {
-      visit_.hit(Phase::mid_copy);
-      work_meanwhile();
-      receive([&](int, const Entry& entry) { return visit_.arena().at(entry.memory); });
-      visit_.hit(Phase::mid_reduce);
-      visit_.hit(Phase::reduced);
+    work_meanwhile();
+    receive();
+    visit_.hit(Phase::mid_reduce);
+    visit_.hit(Phase::reduced);
+    if (!all_laid_open()) {  // what others read in place may change when they have
       if (auto error = visit_.meet()) return error;
-      return visit_.leave();
     }
-    if (auto error = visit_.provide_staging()) return error;
-    return staged();
+    return visit_.leave();
   }
 
  private:
   bool stays_here(int peer) const { return peer == visit_.me(); }
 
+  // Once, at the first moment when others need nothing from this member.
   void work_meanwhile() {
     if (meanwhile_) (*meanwhile_)();
+    meanwhile_ = nullptr;
   }
 
-  // Bytes of the payload before the messages.
   uint64_t premise_bytes() const { return premise_ ? sizeof(uint64_t) + premise_->mine.size() : 0; }
+
+  // Where messages begin in what is laid open: behind the premise, in whole cache lines.
+  uint64_t messages_begin() const { return (premise_bytes() + 63) / 64 * 64; }
 
   void post_premise() {
     const uint64_t plan = hash_bytes(premise_->planned.data(), premise_->planned.size(), 3);
@@ -89,8 +90,9 @@ class Exchange {
 
   void post_table() {
     std::span<Entry> table = visit_.my_table();
-    uint64_t total = premise_bytes();
+    uint64_t total = messages_begin();
     uint16_t lane = 0;
+    bool is_shared = true;
     for (size_t i = 0; i < sends_.size(); ++i) {
       const Outgoing& send = sends_[i];
       const bool leaves = !stays_here(send.peer);
@@ -98,6 +100,7 @@ class Exchange {
       if (leaves) {
         ++lane;
         total += send.bytes;
+        is_shared = is_shared && table[i].memory != no_offset;
       }
     }
     for (size_t i = 0; i < recvs_.size(); ++i) {
@@ -107,15 +110,40 @@ class Exchange {
     Posting& mine = visit_.mine();
     mine.num_sends = static_cast<uint32_t>(sends_.size());
     mine.num_recvs = static_cast<uint32_t>(recvs_.size());
-    const bool gives = total > premise_bytes();
+    const bool gives = total > messages_begin();
     visit_.prepare({nullptr, nullptr, 0, 0, gives ? total : 0});
     if (premise_) post_premise();
-    if (!mine.inlined || !gives) return;
+    if (!gives) return;
+    if (!mine.inlined && !is_shared && total <= chunk_bytes) mine.early = visit_.early_half();
+    if (is_laid_open(visit_.me())) lay_open(table);
+    visit_.hit(Phase::mid_copy);
+  }
+
+  void lay_open(std::span<const Entry> table) {
+    Posting& mine = visit_.mine();
+    std::byte* place = mine.inlined ? mine.payload : visit_.arena().at(mine.early);
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (stays_here(sends_[i].peer) || sends_[i].bytes == 0) continue;
-      read(sends_[i], mine.payload + table[i].position, 0, sends_[i].bytes);
+      read(sends_[i], place + table[i].position, 0, sends_[i].bytes);
     }
-    visit_.hit(Phase::mid_copy);
+  }
+
+  // Whether all that a member gives lies where its peers can read it after the first meeting, and
+  // stays there until the call after the next.
+  bool is_laid_open(int member) const {
+    return visit_.posting(member).inlined || visit_.posting(member).early != no_offset;
+  }
+
+  const std::byte* laid_open(int member) const {
+    const Posting& posting = visit_.posting(member);
+    return posting.inlined ? posting.payload : visit_.arena().at(posting.early);
+  }
+
+  bool all_laid_open() const {
+    for (int m = 0; m < visit_.size(); ++m) {
+      if (!is_laid_open(m)) return false;
+    }
+    return true;
   }
 
   // Peers read memory that is shared by themselves, if it is one run.
@@ -199,8 +227,10 @@ class Exchange {
     recv.runs.write(static_cast<std::byte*>(recv.memory), source, begin, bytes);
   }
 
-  bool all_memory_shared() const {
+  // Whether everything is laid open or lies in shared memory.
+  bool all_can_be_read() const {
     for (int m = 0; m < visit_.size(); ++m) {
+      if (is_laid_open(m)) continue;
       for (const Entry& send : visit_.sends(m)) {
         if (send.peer != m && send.memory == no_offset) return false;
       }
@@ -208,12 +238,15 @@ class Exchange {
     return true;
   }
 
-  template <typename Find>
-  void receive(Find find) {
+  void receive() {
     for (size_t i = 0; i < recvs_.size(); ++i) {
       const Incoming& recv = recvs_[i];
       if (stays_here(recv.peer) || recv.bytes == 0) continue;
-      write(recv, find(recv.peer, *matches_[i]), 0, recv.bytes);
+      const Entry& entry = *matches_[i];
+      write(recv,
+            is_laid_open(recv.peer) ? laid_open(recv.peer) + entry.position
+                                    : visit_.arena().at(entry.memory),
+            0, recv.bytes);
     }
   }
 
@@ -266,12 +299,6 @@ class Exchange {
       write(recv, staging_half(visit_, recv.peer, round) + matches_[i]->lane * lane, begin,
             std::min(lane, recv.bytes - begin));
     }
-  }
-
-  Error done() {
-    visit_.hit(Phase::mid_reduce);
-    visit_.hit(Phase::reduced);
-    return visit_.leave();
   }
 
   Visit& visit_;

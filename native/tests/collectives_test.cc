@@ -1,5 +1,5 @@
-// Every collective, 1 to 5 ranks, on every way (inlined, staged, shared), with results that are
-// exact.
+// Every collective, 1 to 5 ranks, on every way (inlined, early, staged, shared), with results that
+// are exact.
 #include "collectives.h"
 
 #include <cstring>
@@ -147,6 +147,28 @@ void test_exchange(World& world, Channel& channel, uint64_t count, bool shared) 
   }
 }
 
+// One exchange right after the other, so that a member lays the next one open while a slow one
+// still reads: of changing lengths, other calls between them, one member's memory shared now and
+// then.
+void exchanges_follow_each_other(int size) {
+  World world(size);
+  world.run([&](Channel& channel) {
+    const int me = channel.me(), left = (me + size - 1) % size, right = (me + 1) % size;
+    const auto d = DType::int32;
+    for (int number = 0; number < 60; ++number) {
+      const uint64_t count = number % 3 ? 3'000 + 20'011 * static_cast<uint64_t>(number % 3) : 900;
+      Memory to(world, me, count, me == 0 && number % 5 == 0), from(world, me, count, false);
+      for (uint64_t i = 0; i < count; ++i) to.data[i] = value(100 * number + me, i);
+      CHECK_OK(exchange(channel, {}, std::vector<Outgoing>{{right, d, to.data, count * 4}},
+                        std::vector<Incoming>{{left, d, from.data, count * 4}}));
+      for (uint64_t i = 0; i < count; ++i) CHECK(from.data[i] == value(100 * number + left, i));
+      if (number % 7 == 0) {
+        CHECK_OK(allreduce(channel, call_of(d, count), from.data, from.data));
+      }
+    }
+  });
+}
+
 // A member that has no room for its staging memory: all fail, nothing moves, the channel stays
 // usable.
 void no_room_for_staging_fails_everywhere() {
@@ -183,5 +205,6 @@ int main() {
       });
     }
   }
+  for (int size = 2; size <= 4; ++size) exchanges_follow_each_other(size);
   no_room_for_staging_fails_everywhere();
 }
