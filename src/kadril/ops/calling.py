@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 __all__ = ["anchor_for", "apply"]
@@ -13,10 +16,14 @@ def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.
     Past `Function.apply`, which looks for the wrappers of `torch.func` and takes a third of the
     time of a short operation for it; what is beneath it refuses those by itself.
     """
-    result: torch.Tensor = super(torch.autograd.Function, function).apply(  # type: ignore[misc]
-        *arguments
-    )
-    return result
+    return beneath(function)(*arguments)
+
+
+@functools.cache
+def beneath(function: type[torch.autograd.Function]) -> Callable[..., torch.Tensor]:
+    """What `Function.apply` calls in the end."""
+    found: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return found
 
 
 def anchor_for(requires_grad: bool) -> torch.Tensor:

@@ -20,7 +20,7 @@ from kadril.transport.shm import ShmTransport
 if TYPE_CHECKING:
     from kadril.ops.moves import Move, Moves
 
-__all__ = ["adjoint_plan", "forward_plan", "run_plan", "takes_plans"]
+__all__ = ["LARGE", "adjoint_plan", "forward_plan", "rows_of", "run_plan", "takes_plans"]
 
 
 # Copies of so many bytes are left to torch where it has several threads for them.
@@ -95,7 +95,13 @@ def run_plan(
         source = source.detach()
         for box, room in copies:
             target[room] = source[box]
-    found = plan.run(transport.channel, source, target, beside, mine, is_quick, what)
+    return rows_of(
+        plan.run(transport.channel, source, target, beside, mine, is_quick, what), transport
+    )
+
+
+def rows_of(found: bytes | _native.Failure | None, transport: ShmTransport) -> bytes | None:
+    """What a plan gave, as an exception where it failed."""
     if isinstance(found, _native.Failure):
         raise to_exception(found, transport.world_ranks)
     return found
