@@ -11,11 +11,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from kadril.errors import UnsupportedError
+from kadril.sharded.eager_twin import OptimizerClass, eager_twin, plain_class
 
 __all__ = [
     "OptimizerClass",
@@ -25,11 +26,10 @@ __all__ = [
     "is_elementwise",
     "is_of_torch",
     "may_fuse",
+    "without_compiler",
 ]
 
 logger = logging.getLogger("kadril")
-
-OptimizerClass: TypeAlias = type[torch.optim.Optimizer]
 
 ELEMENTWISE = frozenset(
     {
@@ -125,9 +125,9 @@ def check_can_be_sharded(optimizer: OptimizerClass) -> None:
             raise UnsupportedError(f"{optimizer.__name__} cannot be sharded: {reason}")
 
 
-def is_of_torch(kind: type) -> bool:
+def is_of_torch(kind: OptimizerClass) -> bool:
     """Whether a class is one of torch's own."""
-    return getattr(torch.optim, kind.__name__, None) is kind
+    return getattr(torch.optim, kind.__name__, None) is plain_class(kind)
 
 
 def in_torch_words(options: dict[str, Any]) -> dict[str, Any]:
@@ -189,13 +189,27 @@ def choose_rule(optimizer: OptimizerClass, rule: str | None) -> str:
     return "largest_first"
 
 
+def without_compiler(
+    optimizer: OptimizerClass, options: Sequence[Mapping[str, Any]]
+) -> OptimizerClass:
+    """The class to make: one of torch's that does not load its compiler, where that does the same.
+
+    Args:
+        optimizer: its class.
+        options: of the optimizer, and of each parameter group.
+    """
+    if not is_of_torch(optimizer) or any(each.get("differentiable") for each in options):
+        return optimizer
+    return eager_twin(optimizer)
+
+
 def complete_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give momentum to parameters that are stepped for the first time, where others have some.
 
     Torch's fused kernel of SGD takes it from all parameters or from none, and fails where some are
     used later than others. It begins as the gradient, which is what zeros become.
     """
-    if type(optimizer) is not torch.optim.SGD:
+    if plain_class(type(optimizer)) is not torch.optim.SGD:
         return
     for group in optimizer.param_groups:
         if not group["fused"] or not group["momentum"] or group["dampening"]:

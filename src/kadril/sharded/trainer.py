@@ -33,6 +33,7 @@ from kadril.sharded.optimizers import (
     complete_momentum,
     find_optimizer,
     may_fuse,
+    without_compiler,
 )
 from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read_groups
 from kadril.sharded.posted import PostedGradients
@@ -153,7 +154,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
-        self.optimizer = kind(self._piece_groups(0), **options)
+        made = without_compiler(kind, [options, *listed.options])
+        self.optimizer = made(self._piece_groups(0), **options)
         self._is_settled = False
         self.num_steps = 0
         tie_to_world(self, self.world, self.transport)

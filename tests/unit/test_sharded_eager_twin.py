@@ -1,0 +1,95 @@
+"""Optimizers that do not load torch's compiler are otherwise torch's own."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kadril.sharded.eager_twin import eager_twin, plain_class
+from kadril.sharded.optimizers import ELEMENTWISE, MATRIX, is_of_torch, without_compiler
+
+KINDS = [getattr(torch.optim, name) for name in sorted(ELEMENTWISE | MATRIX)]
+
+# Also a scheduler, and what the trainer does between steps.
+PROGRAM = """
+import sys
+import torch
+import kadril
+from kadril.sharded import POS_Trainer
+
+kadril.init()
+model = torch.nn.Linear(2, 2)
+trainer = POS_Trainer(model, "adam", {"lr": 1.0})
+schedule = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 1)
+for _ in range(2):
+    model(torch.ones(1, 2)).sum().backward()
+    trainer.step()
+    schedule.step()
+    trainer.zero_grad()
+assert trainer.learning_rate < 1
+assert "torch._dynamo" not in sys.modules, "the compiler was loaded"
+kadril.shutdown()
+"""
+
+
+def stepped(kind: type[torch.optim.Optimizer]) -> tuple[torch.optim.Optimizer, torch.Tensor]:
+    parameter = torch.nn.Parameter(torch.arange(1.0, 7.0).reshape(2, 3))
+    optimizer = kind([parameter], lr=0.125)  # type: ignore[call-arg]
+    for number in range(3):
+        parameter.grad = torch.full_like(parameter, 2.0 - number)
+        optimizer.step()
+    return optimizer, parameter.detach()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_and_states_are_those_of_the_class(kind: type[torch.optim.Optimizer]) -> None:
+    twin = eager_twin(kind)
+    optimizer, found = stepped(twin)
+    plain, expected = stepped(kind)
+    assert torch.equal(found, expected)
+    assert repr(optimizer) == repr(plain)
+    assert repr(optimizer.state_dict()) == repr(plain.state_dict())
+    optimizer.load_state_dict(plain.state_dict())
+    assert repr(optimizer.state_dict()) == repr(plain.state_dict())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_pickled_as_the_class(kind: type[torch.optim.Optimizer]) -> None:
+    optimizer, _ = stepped(eager_twin(kind))
+    restored = pickle.loads(pickle.dumps(optimizer))  # noqa: S301 - just made
+    assert type(restored) is kind
+    assert repr(restored.state_dict()) == repr(optimizer.state_dict())
+
+
+def test_hooks_of_a_step_are_called() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = eager_twin(torch.optim.SGD)([parameter], lr=1.0)  # type: ignore[call-arg]
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    assert calls == ["before", "after"]
+
+
+def test_only_classes_of_torch_have_one() -> None:
+    class Adam(torch.optim.Adam):
+        pass
+
+    assert without_compiler(Adam, []) is Adam
+    assert without_compiler(torch.optim.Adam, [{"differentiable": True}]) is torch.optim.Adam
+    twin = without_compiler(torch.optim.Adam, [{}])
+    assert twin is not torch.optim.Adam
+    assert plain_class(twin) is torch.optim.Adam
+    assert is_of_torch(twin)
+    assert not is_of_torch(Adam)
+
+
+def test_a_trainer_does_not_load_the_compiler() -> None:
+    # It took 70 MiB of each rank, more than a quarter of what torch itself takes.
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
