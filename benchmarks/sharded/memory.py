@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import MEMORY_MODELS, Task, make_stack
+from models import MEMORY_MODELS, Task, make_stack, make_tiny
 from settings import make_step
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import kadril
 from kadril.bench.memory_trace import rank_bytes, trace_phases
 from kadril.bench.peak_memory import peak_growth
-from kadril.sharded import POS_Trainer
 
 __all__ = ["TRACED", "measure_memory", "trace_step"]
 
@@ -25,8 +23,11 @@ NUM_STEPS = 3
 
 
 def measure_memory(world: kadril.World, setting: str, model: str) -> dict[str, Any]:
-    """Bytes of memory that are this rank's share after some steps, and before."""
-    train_something()
+    """Bytes of memory that are this rank's share after some steps, and before.
+
+    Before, a tiny model has been trained in the same setting: all that this needs is loaded.
+    """
+    make_step(setting, make_tiny(), fused=True)()
     world.transport.barrier()
     before = proportional_bytes()
     world.transport.barrier()
@@ -37,14 +38,6 @@ def measure_memory(world: kadril.World, setting: str, model: str) -> dict[str, A
     after = proportional_bytes()
     world.transport.barrier()
     return {"before": before, "after": after}
-
-
-def train_something() -> None:
-    """One step of a tiny model, after which torch has loaded all that training needs."""
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
 
 
 def proportional_bytes() -> int:
@@ -63,6 +56,8 @@ Parts = tuple[nn.Module, Any]
 
 def ddp(task: Task, options: dict[str, Any]) -> Parts:
     """DDP with a whole Adam; gradients are views of its buckets."""
+    from torch.nn.parallel import DistributedDataParallel
+
     model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
     return model, torch.optim.Adam(model.parameters(), **options)
 
@@ -75,16 +70,22 @@ def ddp_compiled(task: Task, options: dict[str, Any]) -> Parts:
 
 def stage_one(task: Task, options: dict[str, Any]) -> Parts:
     """POS_Trainer that keeps gradients."""
+    from kadril.sharded import POS_Trainer
+
     return task.model, POS_Trainer(task.model, torch.optim.Adam, options, stage=1)
 
 
 def stage_two(task: Task, options: dict[str, Any]) -> Parts:
     """POS_Trainer that gives them away in hooks."""
+    from kadril.sharded import POS_Trainer
+
     return task.model, POS_Trainer(task.model, torch.optim.Adam, options)
 
 
 def compiled(task: Task, options: dict[str, Any]) -> Parts:
     """POS_Trainer whose gradients leave inside the compiled graph."""
+    from kadril.sharded import POS_Trainer
+
     trainer = POS_Trainer(task.model, torch.optim.Adam, options)
     model = torch.compile(task.model, backend="kadril", options={"inner": "eager"})
     return model, trainer  # type: ignore[return-value]
@@ -101,10 +102,14 @@ TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
 
 def trace_step(world: kadril.World, setting: str) -> dict[str, Any]:
     """How far memory rises in a forward and backward pass, and all of it over one step."""
-    train_something()
+    options = {"lr": 1e-4, "fused": True}
+    tiny = make_tiny()
+    tiny_model, tiny_optimizer = TRACED[setting](tiny, options)
+    tiny.loss(tiny_model).backward()  # type: ignore[no-untyped-call]
+    tiny_optimizer.step()
     before = rank_bytes(world.size)
     task = make_stack(world.rank)
-    model, optimizer = TRACED[setting](task, {"lr": 1e-4, "fused": True})
+    model, optimizer = TRACED[setting](task, options)
     loss: list[torch.Tensor] = []
 
     def forward() -> None:

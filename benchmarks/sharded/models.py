@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-__all__ = ["MEMORY_MODELS", "MODELS", "Task", "make_stack"]
+__all__ = ["MEMORY_MODELS", "MODELS", "Task", "make_stack", "make_tiny"]
 
 WIDTHS = (784, 2048, 2048, 2048, 10)  # 10 020 874 parameters
 NUM_WORDS, WIDTH, NUM_HEADS, NUM_LAYERS, LENGTH = 1000, 512, 8, 6, 32  # about 20 million
@@ -31,6 +31,11 @@ class Task:
         """Of the model, maybe wrapped, on this rank's batch."""
         scores = model(self._inputs)
         return cross_entropy(scores.flatten(0, -2), self._targets.flatten())
+
+
+def make_tiny() -> Task:
+    """Some parameters."""
+    return Task(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2), torch.zeros(1, dtype=torch.long))
 
 
 def make_mlp(rank: int) -> Task:

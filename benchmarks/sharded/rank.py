@@ -17,7 +17,6 @@ from models import MODELS
 from settings import SETTINGS, make_step
 
 import kadril
-from kadril.bench.engines.gloo import GlooEngine
 from kadril.bench.program import leave_answer
 from kadril.bench.turns import Setting, take_turns
 
@@ -35,7 +34,12 @@ def main() -> None:
     words = parser.parse_args()
     torch.set_num_threads(1)
     world = kadril.init()
-    gloo = GlooEngine(world)
+    # A process in which memory is looked at has only what its setting needs.
+    gloo = None
+    if not (words.look and words.setting.startswith("kadril")):
+        from kadril.bench.engines.gloo import GlooEngine
+
+        gloo = GlooEngine(world)
     if words.look == "memory":
         answer = measure_memory(world, words.setting, words.model)
     elif words.look == "trace":
@@ -45,7 +49,8 @@ def main() -> None:
     leave_answer(words.directory, world.rank, answer)
     world.transport.barrier()
     kadril.shutdown()
-    gloo.close()
+    if gloo is not None:
+        gloo.close()
 
 
 def measure_time(world: kadril.World, num_rounds: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ DDP + ZeRO            shared out               the same, and torch's ZeroRedunda
 DDP + ZeRO, views     shared out               with parameters_as_bucket_view
 FSDP2                 shared out               fully_shard on gloo, each layer
 DeepSpeed ZeRO-2      shared out               deepspeed with stage 2, where it is installed
+
+Each imports what it needs when it is made: memory is measured with one of them in a process.
 """
 
 from __future__ import annotations
@@ -18,15 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from models import Task
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
-
-from kadril.sharded import POS_Trainer
 
 __all__ = ["SETTINGS", "make_step"]
 
@@ -40,6 +35,8 @@ def alone(task: Task, options: dict[str, Any]) -> Callable[[], None]:
 
 def kadril(task: Task, options: dict[str, Any], stage: int = 2) -> Callable[[], None]:
     """POS_Trainer."""
+    from kadril.sharded import POS_Trainer
+
     trainer = POS_Trainer(task.model, torch.optim.Adam, options, stage=stage)
     return stepping(task, task.model, trainer)
 
@@ -51,12 +48,17 @@ def kadril_one(task: Task, options: dict[str, Any]) -> Callable[[], None]:
 
 def ddp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     """DDP with a whole Adam."""
+    from torch.nn.parallel import DistributedDataParallel
+
     model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
     return stepping(task, model, torch.optim.Adam(model.parameters(), **options))
 
 
 def zero(task: Task, options: dict[str, Any], views: bool = False) -> Callable[[], None]:
     """DDP with torch's ZeroRedundancyOptimizer."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
     model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), torch.optim.Adam, parameters_as_bucket_view=views, **options
@@ -71,6 +73,9 @@ def zero_views(task: Task, options: dict[str, Any]) -> Callable[[], None]:
 
 def fsdp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     """FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (2,))
     layers = getattr(task.model, "layers", task.model)
     for layer in layers:
@@ -82,6 +87,8 @@ def fsdp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
 
 def deepspeed(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     """DeepSpeed, stage 2, on the same process group."""
+    import torch.distributed as dist
+
     # It asks for these, and looks for accelerators where none is named.
     rank = str(dist.get_rank())
     os.environ.update(RANK=rank, LOCAL_RANK=rank, DS_ACCELERATOR="cpu")
