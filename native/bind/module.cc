@@ -24,6 +24,7 @@
 #include "fork_mark.h"
 #include "kernels.h"
 #include "moves.h"
+#include "outboxes.h"
 #include "room.h"
 
 namespace nb = nanobind;
@@ -460,6 +461,7 @@ NB_MODULE(_native, module) {
   bind_segment(module);
   bind_engine(module);
   bind_moves(module);
+  bind_outbox(module);
   module.def("reduce_local", &reduce_local);
   module.def("supports", [](int dtype, int op) {
     return dtype >= 0 && dtype < num_dtypes && op >= 0 && op < num_ops &&

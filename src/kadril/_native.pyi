@@ -160,6 +160,63 @@ class MovePlan:
     ) -> bytes | Failure | None:
         """Move; bytes, what all members say of themselves, where it was not planned for that."""
 
+NUM_SLOTS: int
+
+class Blocks:
+    """What an outbox posts and takes at once: (parts, source, target, count) of each block.
+
+    Parts, which go to other ranks, are (place in the slot, offset, bytes). The others are offsets
+    in bytes of what stays here, in the memory and in the result, and its number of elements.
+    """
+
+    def __init__(
+        self, blocks: Sequence[tuple[Sequence[tuple[int, int, int]], int, int, int]], /
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+class Outbox:
+    """The outboxes of all ranks in shared bytes, as one of them sees them."""
+
+    def __init__(self, memory: object, slot_bytes: int, rank: int, size: int, /) -> None: ...
+    @staticmethod
+    def num_bytes(slot_bytes: int, size: int, /) -> int:
+        """Of the memory of all ranks, which has to be zeroed."""
+    @property
+    def num_posted(self) -> int: ...
+    @property
+    def num_taken(self) -> int: ...
+    @property
+    def bytes_for_one(self) -> int:
+        """Room for one receiver in a slot."""
+    @property
+    def has_room(self) -> bool: ...
+    def lane(self, sender: int, receiver: int, /) -> int: ...
+    def laggards(self) -> list[int]: ...
+    def all_posted(self) -> list[int]: ...
+    def set_walked(self, number: int, /) -> None: ...
+    def walked(self, rank: int, /) -> int: ...
+    def set_settling(self, is_settling: bool, /) -> None: ...
+    def is_settling(self, rank: int, /) -> bool: ...
+    def are_settling(self) -> bool: ...
+    def post(self, blocks: Blocks, first: int, most: int, memory: int, /) -> int:
+        """Give the next blocks, while there is room; how many. Nothing at address 0."""
+    def add_up(
+        self,
+        blocks: Blocks,
+        first: int,
+        count: int,
+        own: int,
+        result: int,
+        posted: Sequence[int],
+        dtype: int,
+        before: float,
+        after: float,
+        /,
+    ) -> None:
+        """Sum the next blocks up, in the order of the ranks."""
+    def skip(self, count: int, /) -> None: ...
+    def skip_to(self, number: int, /) -> None: ...
+
 class Segment:
     """One process's view of the shared segment: the mapping, and the watch on the peers."""
 

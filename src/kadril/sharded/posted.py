@@ -21,7 +21,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -29,14 +28,14 @@ from kadril import _native
 from kadril.sharded.bucket import Bucket, Scale
 from kadril.sharded.gradients import ReducedGradients
 from kadril.sharded.meeting import Agreement, Wish
-from kadril.sharded.outbox import Outbox, open_outbox
+from kadril.sharded.outbox import CutBucket, cut_bucket, most_queued_bytes, open_outbox
 from kadril.sharded.shards import Shards
-from kadril.transport.base import OPS
 from kadril.transport.buffer import TORCH_DTYPES
 
 __all__ = ["PostedGradients"]
 
-SUM = OPS.index("sum")
+# Between two looks at what the others have posted. Few, so that a block is taken from the cache.
+NUM_POSTED_AT_ONCE = 2
 
 # A rank whose gradients wait for room waits with them, while others come nearer; seconds without
 # any progress after which it goes on all the same, since a peer may be waiting for it elsewhere.
@@ -47,68 +46,35 @@ NUM_LOOKS = 200
 NAP = 5e-5
 
 
-class Block(NamedTuple):
-    """A piece of each rank's part of a bucket, posted and taken at once.
-
-    Attributes:
-        bucket: it is of.
-        is_first: whether it is the first of the bucket.
-        is_last: whether it is the last of the bucket.
-        parts: what goes to other ranks; see `Outbox.post`.
-        source: offset in bytes of what stays here, in the gradients of the bucket.
-        target: offset in bytes in this rank's part of them.
-        begin: the same in elements.
-        num_elements: that stay here.
-    """
-
-    bucket: Bucket
-    is_first: bool
-    is_last: bool
-    parts: tuple[tuple[int, int, int], ...]
-    source: int
-    target: int
-    begin: int
-    num_elements: int
-
-
-def cut_bucket(bucket: Bucket, box: Outbox) -> list[Block]:
-    """The blocks of a bucket."""
-    item = bucket.dtype.itemsize
-    counts = bucket.plan.counts
-    length = box.bytes_for_one // item
-    begins = [sum(counts[:rank]) for rank in range(len(counts))]
-    num_blocks = max(1, -(-max(counts) // length))
-    blocks = []
-    for number in range(num_blocks):
-        begin = number * length
-        lengths = [max(0, min(length, count - begin)) for count in counts]
-        parts = tuple(
-            (box.lane(box.rank, rank), (begins[rank] + begin) * item, lengths[rank] * item)
-            for rank in range(len(counts))
-            if rank != box.rank and lengths[rank]
-        )
-        source, is_last = (bucket.begin + begin) * item, number == num_blocks - 1
-        own = (source, begin * item, begin, lengths[box.rank])
-        blocks.append(Block(bucket, number == 0, is_last, parts, *own))
-    return blocks
-
-
 class Parcel:
     """The gradients of a bucket on their way.
 
     Attributes:
         flat: the gradients, one after the other; None where there are none.
-        blocks: that it is cut into.
+        cut: the bucket and its blocks.
     """
 
-    def __init__(self, flat: torch.Tensor | None, blocks: Sequence[Block]) -> None:
+    def __init__(self, flat: torch.Tensor | None, cut: CutBucket) -> None:
         self.flat = flat
-        self.blocks = blocks
+        self.cut = cut
 
     @property
     def num_bytes(self) -> int:
         """That it holds."""
         return 0 if self.flat is None else self.flat.numel() * self.flat.element_size()
+
+
+class Sent:
+    """Blocks of a parcel that are posted and not taken.
+
+    Attributes:
+        flat: the gradients that they are of; None where there are none.
+        count: how many.
+    """
+
+    def __init__(self, flat: torch.Tensor | None, count: int) -> None:
+        self.flat = flat
+        self.count = count
 
 
 class PostedGradients(ReducedGradients):
@@ -119,15 +85,16 @@ class PostedGradients(ReducedGradients):
 
     def __init__(self, shards: Shards, scale: Scale) -> None:
         super().__init__(shards, scale, stage=2)
-        self._box: Outbox | None = None
-        self._blocks: list[Block] = []  # of a cycle
-        self._cuts: dict[int, list[Block]] = {}  # by number of the bucket
+        self._box: _native.Outbox | None = None
+        self._blocks: list[tuple[CutBucket, int]] = []  # of a cycle: a bucket, and which of it
+        self._cuts: dict[int, CutBucket] = {}  # by number of the bucket
         self._first = 0  # number of the first block of this round
         self._queue: deque[Parcel] = deque()  # to be posted
         self._num_queued_bytes = 0
+        self._most_queued_bytes = 0  # where it waits for room
         self._num_walked = 0  # blocks posted and queued
         self._next_block = 0  # of the first parcel in the queue
-        self._sent: deque[torch.Tensor | None] = deque()  # of blocks that are posted and not taken
+        self._sent: deque[Sent] = deque()
         self._sum: torch.Tensor | None = None  # where the bucket at hand is added up
         self._is_fresh = True  # whether that is the bucket's own memory
         self._discarded = 0  # blocks before this number do not count
@@ -140,6 +107,8 @@ class PostedGradients(ReducedGradients):
         sizes = [bucket.num_bytes for bucket in self.shards.buckets if not bucket.plan.is_frozen]
         is_on_cpu = all(bucket.device.type == "cpu" for bucket in self.shards.buckets)
         self._box = open_outbox(self.transport, sizes) if is_on_cpu else None
+        if self._box is not None:
+            self._most_queued_bytes = most_queued_bytes(self._box, self.transport.size)
         self._cuts.clear()
         self._queue.clear()
         self._sent.clear()
@@ -151,10 +120,11 @@ class PostedGradients(ReducedGradients):
         if self._box is None:
             return
         self._first = self._box.num_posted
-        self._blocks = [block for bucket in self._order for block in self.blocks_of(bucket)]
+        cuts = [self.cut(bucket) for bucket in self._order]
+        self._blocks = [(cut, place) for cut in cuts for place in range(len(cut.blocks))]
 
-    def blocks_of(self, bucket: Bucket) -> list[Block]:
-        """The blocks of a bucket."""
+    def cut(self, bucket: Bucket) -> CutBucket:
+        """A bucket and its blocks."""
         if bucket.number not in self._cuts:
             assert self._box is not None  # noqa: S101 - there are no blocks without
             self._cuts[bucket.number] = cut_bucket(bucket, self._box)
@@ -172,10 +142,10 @@ class PostedGradients(ReducedGradients):
         if self._box is None:
             super().send(bucket, taken)
             return
-        self.queue(Parcel(bucket.flatten(taken), self.blocks_of(bucket)))
+        self.queue(Parcel(bucket.flatten(taken), self.cut(bucket)))
         del taken
         self.go_on()
-        if self._num_queued_bytes > self._box.most_queued_bytes and self._is_patient:
+        if self._num_queued_bytes > self._most_queued_bytes and self._is_patient:
             self.wait_for_room(self._box)
 
     def queue(self, parcel: Parcel) -> None:
@@ -183,7 +153,7 @@ class PostedGradients(ReducedGradients):
         assert self._box is not None  # noqa: S101 - there are no parcels without
         self._queue.append(parcel)
         self._num_queued_bytes += parcel.num_bytes
-        self._num_walked += len(parcel.blocks)
+        self._num_walked += len(parcel.cut.blocks)
         self._box.set_walked(self._num_walked)
 
     def go_on(self) -> bool:
@@ -192,27 +162,30 @@ class PostedGradients(ReducedGradients):
         assert box is not None  # noqa: S101 - only called with one
         before = (box.num_posted, box.num_taken)
         self.take_blocks(box)
-        while self._queue and box.has_room:
-            self.post_block(box)
+        while self._queue and self.post_blocks(box):
             self.take_blocks(box)
         return before != (box.num_posted, box.num_taken)
 
-    def post_block(self, box: Outbox) -> None:
-        """Post the next block in the queue."""
+    def post_blocks(self, box: _native.Outbox) -> bool:
+        """Post some of the parcel that is first in the queue; False where there is no room."""
         parcel = self._queue[0]
-        flat = parcel.flat
-        if flat is None:
-            box.post_nothing()
+        flat, blocks = parcel.flat, parcel.cut.blocks
+        address = 0 if flat is None else flat.data_ptr()
+        count = box.post(blocks, self._next_block, NUM_POSTED_AT_ONCE, address)
+        if not count:
+            return False
+        if self._sent and self._sent[-1].flat is flat:
+            self._sent[-1].count += count
         else:
-            box.post(flat.data_ptr(), parcel.blocks[self._next_block].parts)
-        self._sent.append(flat)
-        self._next_block += 1
-        if self._next_block == len(parcel.blocks):
+            self._sent.append(Sent(flat, count))
+        self._next_block += count
+        if self._next_block == len(blocks):
             self._next_block = 0
             self._num_queued_bytes -= parcel.num_bytes
             self._queue.popleft()
+        return True
 
-    def take_blocks(self, box: Outbox) -> None:
+    def take_blocks(self, box: _native.Outbox) -> None:
         """Add up the blocks that all ranks have posted."""
         if self._ends:
             self.take_ended(box)
@@ -220,9 +193,9 @@ class PostedGradients(ReducedGradients):
         posted = box.all_posted()
         least = min(posted)
         while box.num_taken < least:
-            self.take_block(box, posted)
+            self.take_some(box, posted, least - box.num_taken)
 
-    def take_ended(self, box: Outbox) -> None:
+    def take_ended(self, box: _native.Outbox) -> None:
         """The same, where some ranks are known to post no more in this round."""
         while True:
             number = box.num_taken
@@ -236,59 +209,65 @@ class PostedGradients(ReducedGradients):
             ]
             if not all(is_there) or number >= max(posted):
                 return
-            self.take_block(box, posted)
+            self.take_some(box, posted, 1)
 
-    def take_block(self, box: Outbox, posted: Sequence[int]) -> None:
-        """Add up this rank's part of the next block.
+    def take_some(self, box: _native.Outbox, posted: list[int], most: int) -> None:
+        """Add up this rank's part of the next blocks, as far as they are of one bucket.
 
         Args:
-            box: where it lies.
+            box: where they lie.
             posted: how many blocks each rank has posted, at least.
+            most: that are there.
         """
         number = box.num_taken
-        block = self._blocks[(number - self._first) % len(self._blocks)]
-        own = self._sent.popleft() if number < box.num_posted else None
-        if number >= self._discarded:
-            if block.is_first:
-                self.begin_sum(block.bucket)
-            if block.num_elements:
-                self.add_up(block, self.addresses(box, block, own, posted))
-            if block.is_last:
-                self.end_sum(block.bucket)
-        box.take()
+        cut, first = self._blocks[(number - self._first) % len(self._blocks)]
+        count = min(most, len(cut.blocks) - first)
+        is_discarded = number < self._discarded
+        if is_discarded:
+            count = min(count, self._discarded - number)
+        own = None
+        if number < box.num_posted:
+            count = min(count, self._sent[0].count)
+            own = self._sent[0].flat
+            self._sent[0].count -= count
+            if not self._sent[0].count:
+                self._sent.popleft()
+        if is_discarded:
+            box.skip(count)
+            return
+        if first == 0:
+            self.begin_sum(cut.bucket)
+        self.add_up(box, cut, range(first, first + count), own, posted)
+        if first + count == len(cut.blocks):
+            self.end_sum(cut.bucket)
 
-    def addresses(
-        self, box: Outbox, block: Block, own: torch.Tensor | None, posted: Sequence[int]
-    ) -> list[int]:
-        """Where this rank's part of a block lies, of each rank that has one."""
-        number = box.num_taken
-        found = []
-        for rank, count in enumerate(posted):
-            if rank == box.rank:
-                address = None if own is None else own.data_ptr() + block.source
-            else:
-                address = box.address_from(rank, number) if number < count else None
-            if address is not None:
-                found.append(address)
-        return found
+    def add_up(
+        self,
+        box: _native.Outbox,
+        cut: CutBucket,
+        places: range,
+        own: torch.Tensor | None,
+        posted: list[int],
+    ) -> None:
+        """Sum the next blocks up, which are these of a bucket, in the order of the ranks."""
+        total = self._sum
+        assert total is not None  # noqa: S101 - begun with the first block
+        box.add_up(
+            cut.blocks,
+            places.start,
+            len(places),
+            0 if own is None else own.data_ptr(),
+            total.data_ptr(),
+            posted,
+            TORCH_DTYPES[total.dtype].code,
+            self.scale.before,
+            self.scale.after,
+        )
 
     def begin_sum(self, bucket: Bucket) -> None:
         """Add the bucket at hand up where its gradients are kept, if that is empty."""
         self._is_fresh = not any(bucket.is_filled)
         self._sum = bucket.gradients if self._is_fresh else torch.empty_like(bucket.gradients)
-
-    def add_up(self, block: Block, sources: Sequence[int]) -> None:
-        """Sum up what lies at addresses, in the order of the ranks."""
-        total = self._sum
-        assert total is not None  # noqa: S101 - begun with the first block
-        if not sources:
-            total[block.begin : block.begin + block.num_elements].zero_()
-            return
-        targets = [total.data_ptr() + block.target]
-        code = TORCH_DTYPES[total.dtype].code
-        _native.reduce_local(
-            targets, sources, block.num_elements, code, SUM, self.scale.before, self.scale.after
-        )
 
     def end_sum(self, bucket: Bucket) -> None:
         """The bucket at hand is added up."""
@@ -306,13 +285,13 @@ class PostedGradients(ReducedGradients):
             self._is_fresh = False
         super().reduce_one(place, gradient, name)
 
-    def wait_for_room(self, box: Outbox) -> None:
+    def wait_for_room(self, box: _native.Outbox) -> None:
         """Wait while others come nearer, rather than hold more and more gradients."""
         end = self._first + -(-(self._num_walked - self._first) // len(self._blocks)) * len(
             self._blocks
         )
         since = time.monotonic()
-        while self._num_queued_bytes > box.most_queued_bytes:
+        while self._num_queued_bytes > self._most_queued_bytes:
             laggards = box.laggards()
             if box.are_settling():
                 # They sleep until all have come, so a meeting wakes them at once.
@@ -356,7 +335,7 @@ class PostedGradients(ReducedGradients):
         self._first = box.num_posted
         return agreement
 
-    def help_others(self, box: Outbox) -> None:
+    def help_others(self, box: _native.Outbox) -> None:
         """Add up what comes, until all ranks are here or nothing comes for a while."""
         num_looks = 0
         since = time.monotonic()
@@ -389,7 +368,7 @@ class PostedGradients(ReducedGradients):
         while self._turn:
             bucket = self._order[self._turn]
             self._turn = (self._turn + 1) % len(self._order)
-            self.queue(Parcel(None, self.blocks_of(bucket)))
+            self.queue(Parcel(None, self.cut(bucket)))
         self._discarded = self._num_walked
         self._sum = None
         for bucket in self.shards.buckets:
