@@ -27,6 +27,7 @@ from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.plan import Registration
 from kadril.sharded.graph_plan import GraphPlan
 from kadril.sharded.meeting import Wish
+from kadril.sharded.memory import keep_heap, trim_heap
 from kadril.sharded.optimizers import (
     OptimizerClass,
     choose_rule,
@@ -154,6 +155,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
+        keep_heap()
         made = without_compiler(kind, [options, *listed.options])
         self.optimizer = made(self._piece_groups(0), **options)
         self._is_settled = False
@@ -280,6 +282,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         self._shards.publish()
         self._begin_round()
         self.num_steps += 1
+        if self.num_steps == 1:
+            trim_heap()  # state was made amid gradients, which left holes
 
     def allreduce_grads(self) -> None:
         """Reduce what is left of the gradients: to clip them, or to look at them; collective.
