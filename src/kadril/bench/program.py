@@ -10,18 +10,84 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kadril.bench.peers import Start, clean_environment
 from kadril.errors import KadrilError
 
-__all__ = ["ProgramError", "leave_answer", "run_program"]
+__all__ = ["ProgramError", "RunningProgram", "leave_answer", "run_program"]
 
 
 class ProgramError(KadrilError):
     """The program failed; what it said is on stderr."""
+
+
+class RunningProgram:
+    """A program on its ranks; to be used as a context, which ends it.
+
+    Args:
+        program: a Python program.
+        arguments: after the directory.
+        num_ranks: how many.
+        start: how to start them; by `kadril run`, each held on a core, where None.
+        prepare: is given the directory before they start.
+
+    Attributes:
+        directory: where its ranks leave their answers.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        arguments: Sequence[str],
+        *,
+        num_ranks: int,
+        start: Start | None = None,
+        prepare: Callable[[str], None] | None = None,
+    ) -> None:
+        if start is None:
+            launch = ["-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix", "--"]
+            start = Start((sys.executable, *launch, sys.executable), clean_environment(os.environ))
+        self._name = program.name
+        self._num_ranks = num_ranks
+        self._held = tempfile.TemporaryDirectory()
+        self.directory = self._held.name
+        if prepare is not None:
+            prepare(self.directory)
+        command = [*start.command, os.fspath(program), self.directory, *arguments]
+        environment = {**start.environment, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(command, env=environment)
+
+    def __enter__(self) -> RunningProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()  # the launcher ends its ranks
+            self._process.wait()
+        self._held.cleanup()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, timeout: float) -> list[dict[str, Any]]:
+        """What each rank left, by rank, once it has ended.
+
+        Raises:
+            ProgramError: the program failed, or took longer than `timeout` seconds.
+        """
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ProgramError(f"{self._name} took longer than {timeout:g} s") from None
+        if code:
+            raise ProgramError(f"{self._name} ended with code {code}")
+        paths = [answer_path(self.directory, rank) for rank in range(self._num_ranks)]
+        return [json.loads(path.read_text()) for path in paths]
 
 
 def run_program(
@@ -44,25 +110,8 @@ def run_program(
     Raises:
         ProgramError: the program failed, or took longer than `timeout` seconds.
     """
-    if start is None:
-        launch = ["-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix", "--"]
-        start = Start((sys.executable, *launch, sys.executable), clean_environment(os.environ))
-    environment = {**start.environment, "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as directory:
-        command = [*start.command, os.fspath(program), directory, *arguments]
-        with subprocess.Popen(command, env=environment) as process:
-            try:
-                code = process.wait(timeout)
-            except BaseException as reason:
-                process.terminate()  # the launcher ends its ranks
-                process.wait()
-                if isinstance(reason, subprocess.TimeoutExpired):
-                    raise ProgramError(f"{program.name} took longer than {timeout:g} s") from None
-                raise
-        if code:
-            raise ProgramError(f"{program.name} ended with code {code}")
-        paths = [answer_path(directory, rank) for rank in range(num_ranks)]
-        return [json.loads(path.read_text()) for path in paths]
+    with RunningProgram(program, arguments, num_ranks=num_ranks, start=start) as running:
+        return running.wait(timeout)
 
 
 def leave_answer(directory: str, rank: int, answer: dict[str, Any]) -> None:

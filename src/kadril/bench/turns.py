@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
-__all__ = ["Samples", "Setting", "slowest", "take_turns"]
+__all__ = ["Samples", "Setting", "slowest", "take_turn", "take_turns"]
 
 # Seconds per call: by setting, by round, by sample.
 Samples: TypeAlias = dict[str, list[list[float]]]

@@ -1,0 +1,148 @@
+"""Programs that live side by side and take turns: each setting in processes of its own.
+
+    program     alone    kadril   DDP         round 1    alone    kadril   DDP
+    processes   2        2        2           round 2    kadril   DDP      alone
+
+As with settings in the same processes (turns.py), a burst of noise meets all settings of a round.
+But what one does to its process, such as the allocator's habits, does nothing to the others: each
+runs as it would by itself. Whoever has no turn sleeps.
+
+Between the parent and rank 0 of each program are two pipes in the directory of its answers:
+
+    turns      a byte for each turn, and another one after the last
+    done       a byte when it is ready, and after each turn
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kadril.bench.program import ProgramError, RunningProgram
+
+__all__ = ["Answers", "run_side_by_side", "wait_for_turns"]
+
+# What each rank of a program left.
+Answers = list[dict[str, Any]]
+
+LOOK_AGAIN = 0.2  # seconds between two looks at whether a program is still there
+
+
+class Guest:
+    """A program that waits for its turns, as the parent sees it; to be used as a context."""
+
+    def __init__(self, running: RunningProgram) -> None:
+        self.running = running
+        directory = Path(running.directory)
+        # Open for both, so that opening does not wait for the other end.
+        self._turns = os.open(directory / "turns", os.O_RDWR)
+        self._done = os.open(directory / "done", os.O_RDWR)
+
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._turns)
+        os.close(self._done)
+
+    def await_done(self, timeout: float) -> bool:
+        """Wait until it is ready, or done with a turn; False where it has ended instead.
+
+        Raises:
+            ProgramError: that took longer than `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            if select.select([self._done], [], [], LOOK_AGAIN)[0]:
+                os.read(self._done, 1)
+                return True
+            if self.running.is_over:
+                return False
+        raise ProgramError(f"a turn took longer than {timeout:g} s")
+
+    def take_turn(self, timeout: float) -> None:
+        """Have it take one turn.
+
+        Raises:
+            ProgramError: it has ended, or took longer than `timeout` seconds.
+        """
+        os.write(self._turns, b"t")
+        if not self.await_done(timeout):
+            raise ProgramError("a program ended before its last turn")
+
+    def let_go(self) -> None:
+        """Tell it that there are no more turns."""
+        os.write(self._turns, b"e")
+
+
+def make_pipes(directory: str) -> None:
+    """Make both."""
+    for name in ("turns", "done"):
+        os.mkfifo(Path(directory) / name)
+
+
+def run_side_by_side(
+    program: Path,
+    settings: Mapping[str, Sequence[str]],
+    *,
+    num_ranks: int,
+    num_rounds: int,
+    timeout: float,
+) -> dict[str, Answers]:
+    """Let all settings of a program take turns; what their ranks left, by setting.
+
+    A program that ends before its first turn has none; what it left says why.
+
+    Args:
+        program: waits for its turns by `wait_for_turns`.
+        settings: arguments after the directory, by name.
+        num_ranks: of each program.
+        num_rounds: how often each has its turn.
+        timeout: in seconds, for a start and for a turn.
+
+    Raises:
+        ProgramError: a program failed, or took too long.
+    """
+    with contextlib.ExitStack() as stack:
+        guests: dict[str, Guest] = {}
+        for name, arguments in settings.items():
+            running = RunningProgram(program, arguments, num_ranks=num_ranks, prepare=make_pipes)
+            guests[name] = stack.enter_context(Guest(stack.enter_context(running)))
+        ready = [guest for guest in guests.values() if guest.await_done(timeout)]
+        for number in range(num_rounds):
+            first = number % len(ready) if ready else 0
+            for guest in (*ready[first:], *ready[:first]):
+                guest.take_turn(timeout)
+        for guest in guests.values():
+            guest.let_go()
+        return {name: guest.running.wait(timeout) for name, guest in guests.items()}
+
+
+def wait_for_turns(directory: str, rank: int, tell_all: Callable[[int], int]) -> Iterator[int]:
+    """Turns of this program, one after the other; on every rank.
+
+    Args:
+        directory: of the answers.
+        rank: of this process.
+        tell_all: gives all ranks the number that rank 0 has; collective.
+    """
+    pipes = Path(directory)
+    number = 0
+    with contextlib.ExitStack() as stack:
+        if rank == 0:
+            turns = stack.enter_context((pipes / "turns").open("rb", buffering=0))
+            done = stack.enter_context((pipes / "done").open("wb", buffering=0))
+        while True:
+            word = b""
+            if rank == 0:
+                done.write(b"d")
+                word = turns.read(1)
+            if not tell_all(int(word == b"t")):
+                return
+            yield number
+            number += 1
