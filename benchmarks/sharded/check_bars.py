@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from kadril.bench.bars import Bar, Spread, at_least, at_most, print_bars
 from kadril.bench.figures import percentile
@@ -48,11 +49,13 @@ def check_bars(sheet: Sheet) -> Iterator[Bar]:
     yield at_most(text, compiled_peak(sheet), 70, show_mebibytes)
 
 
-def rest_of(sheet: Sheet, model: str, setting: str) -> tuple[int, int]:
-    """PSS of all ranks between steps, and how much of it training added."""
-    ranks = sheet.facts["memory"][model][setting]
-    after = sum(rank["after"] for rank in ranks)
-    return after, after - sum(rank["before"] for rank in ranks)
+def rest_of(sheet: Sheet, model: str, setting: str) -> list[tuple[int, int]]:
+    """PSS of all ranks between steps, and how much of it training added; look by look."""
+    looks = []
+    for ranks in sheet.facts["memory"][model][setting]:
+        after = sum(rank["after"] for rank in ranks)
+        looks.append((after, after - sum(rank["before"] for rank in ranks)))
+    return looks
 
 
 def memory_ratios(sheet: Sheet, model: str) -> tuple[Spread | None, Spread | None]:
@@ -60,8 +63,11 @@ def memory_ratios(sheet: Sheet, model: str) -> tuple[Spread | None, Spread | Non
     measured = sheet.facts.get("memory", {}).get(model, {})
     if "kadril" not in measured or "DDP" not in measured:
         return None, None
-    pairs = zip(rest_of(sheet, model, "kadril"), rest_of(sheet, model, "DDP"), strict=True)
-    total, growth = (Spread(*[ours / theirs] * 3) for ours, theirs in pairs)
+    looks = zip(rest_of(sheet, model, "kadril"), rest_of(sheet, model, "DDP"), strict=True)
+    ratios = [[ours / theirs for ours, theirs in zip(*look, strict=True)] for look in looks]
+    total, growth = (
+        Spread(median(each), min(each), max(each)) for each in zip(*ratios, strict=True)
+    )
     return total, growth
 
 

@@ -54,12 +54,17 @@ def proportional_bytes() -> int:
 Parts = tuple[nn.Module, Any]
 
 
-def ddp(task: Task, options: dict[str, Any]) -> Parts:
-    """DDP with a whole Adam; gradients are views of its buckets."""
+def ddp(task: Task, options: dict[str, Any], views: bool = False) -> Parts:
+    """DDP with a whole Adam."""
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
+    model = DistributedDataParallel(task.model, gradient_as_bucket_view=views)
     return model, torch.optim.Adam(model.parameters(), **options)
+
+
+def ddp_views(task: Task, options: dict[str, Any]) -> Parts:
+    """The same; gradients are views of its buckets."""
+    return ddp(task, options, views=True)
 
 
 def ddp_compiled(task: Task, options: dict[str, Any]) -> Parts:
@@ -93,6 +98,7 @@ def compiled(task: Task, options: dict[str, Any]) -> Parts:
 
 TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
     "DDP": ddp,
+    "DDP, views": ddp_views,
     "DDP, compiled": ddp_compiled,
     "kadril, stage 1": stage_one,
     "kadril, stage 2": stage_two,

@@ -1,6 +1,6 @@
-"""The program of a rank: time all settings in turns, or look at the memory of one.
+"""The program of a rank: take turns to time a setting, or look at its memory.
 
-python rank.py DIRECTORY --rounds N
+python rank.py DIRECTORY --model MODEL --setting SETTING [--fused]
 python rank.py DIRECTORY --look memory --model MODEL --setting SETTING
 python rank.py DIRECTORY --look trace --setting SETTING
 """
@@ -8,17 +8,19 @@ python rank.py DIRECTORY --look trace --setting SETTING
 from __future__ import annotations
 
 import argparse
-import sys
+import gc
 from typing import Any
 
+import numpy as np
 import torch
 from memory import measure_memory, trace_step
 from models import MODELS
-from settings import SETTINGS, make_step
+from settings import make_step
 
 import kadril
 from kadril.bench.program import leave_answer
-from kadril.bench.turns import Setting, take_turns
+from kadril.bench.side_by_side import wait_for_turns
+from kadril.bench.turns import Setting, take_turn
 
 NUM_STEPS = 3
 
@@ -27,16 +29,16 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
-    parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--look", choices=("memory", "trace"))
     parser.add_argument("--model", default="transformer")
     parser.add_argument("--setting", default="kadril")
+    parser.add_argument("--fused", action="store_true")
     words = parser.parse_args()
     torch.set_num_threads(1)
     world = kadril.init()
-    # A process in which memory is looked at has only what its setting needs.
+    # There is only what a setting needs in its processes.
     gloo = None
-    if not (words.look and words.setting.startswith("kadril")):
+    if not words.setting.startswith(("alone", "kadril")):
         from kadril.bench.engines.gloo import GlooEngine
 
         gloo = GlooEngine(world)
@@ -45,7 +47,7 @@ def main() -> None:
     elif words.look == "trace":
         answer = trace_step(world, words.setting)
     else:
-        answer = measure_time(world, words.rounds)
+        answer = measure_time(world, words)
     leave_answer(words.directory, world.rank, answer)
     world.transport.barrier()
     kadril.shutdown()
@@ -53,27 +55,26 @@ def main() -> None:
         gloo.close()
 
 
-def measure_time(world: kadril.World, num_rounds: int) -> dict[str, Any]:
-    """Seconds of a step, in all settings."""
-    samples, missing = {}, {}
-    for name, make in MODELS.items():
-        for fused in (False, True):
-            workload = f"{name}, {'fused' if fused else 'default'} Adam"
-            settings = []
-            for setting in SETTINGS:
-                try:
-                    step = make_step(setting, make(world.rank), fused)
-                    step()
-                except (ImportError, RuntimeError, TypeError, ValueError) as error:
-                    missing[f"{workload}: {setting}"] = f"{type(error).__name__}: {error}"[:200]
-                    continue
-                settings.append(Setting(setting, step, num_calls=NUM_STEPS))
-            if world.rank == 0:
-                print(workload, file=sys.stderr, flush=True)
-            samples[workload] = take_turns(
-                settings, num_rounds=num_rounds, barrier=world.transport.barrier
-            )
-    return {"samples": samples, "missing": missing}
+def measure_time(world: kadril.World, words: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a step, by round; or why it cannot be made."""
+    try:
+        step = make_step(words.setting, MODELS[words.model](world.rank), words.fused)
+        step()
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        return {"missing": f"{type(error).__name__}: {error}"[:200]}
+    number = np.zeros(1, dtype=np.int64)
+
+    def tell_all(mine: int) -> int:
+        number[0] = mine
+        world.transport.broadcast(number, 0)
+        return int(number[0])
+
+    turn = Setting(words.setting, step, num_calls=NUM_STEPS)
+    rounds = []
+    for _ in wait_for_turns(words.directory, world.rank, tell_all):
+        gc.collect()
+        rounds.append(take_turn(turn, world.transport.barrier))
+    return {"rounds": rounds}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from statistics import median
 
 from check_bars import check_bars, peak_of, rest_of
 
@@ -17,16 +18,39 @@ from kadril.bench.peers import Start, clean_environment
 from kadril.bench.plot import check_matplotlib, draw_memory
 from kadril.bench.program import run_program
 from kadril.bench.sheet import Series, Sheet
+from kadril.bench.side_by_side import run_side_by_side
 from kadril.bench.turns import slowest
 
 NUM_RANKS = 2
+NUM_LOOKS = 3  # at memory between steps: how far apart ranks were leaves its traces in it
 TIMEOUT = 1800.0
+MODELS = ("mlp", "transformer")
+TIMED_SETTINGS = (
+    "alone",
+    "kadril",
+    "kadril, stage 1",
+    "DDP",
+    "DDP, views",
+    "DDP + ZeRO",
+    "DDP + ZeRO, views",
+    "FSDP2",
+    "DeepSpeed ZeRO-2",
+)
 MEMORY_SETTINGS = {
-    "transformer": ("alone", "DDP", "DDP + ZeRO", "FSDP2", "kadril, stage 1", "kadril"),
-    "wide transformer": ("DDP", "kadril, stage 1", "kadril"),
+    "transformer": (
+        "alone",
+        "DDP",
+        "DDP, views",
+        "DDP + ZeRO",
+        "FSDP2",
+        "kadril, stage 1",
+        "kadril",
+    ),
+    "wide transformer": ("DDP", "DDP, views", "kadril, stage 1", "kadril"),
 }
 TRACED_SETTINGS = (
     "DDP",
+    "DDP, views",
     "DDP, compiled",
     "kadril, stage 1",
     "kadril, stage 2",
@@ -37,29 +61,44 @@ PROGRAM = Path(__file__).with_name("rank.py")
 
 
 def measure(num_rounds: int) -> Outcome:
-    """Time all settings in the same processes; look at the memory of each in its own."""
-    answers = run_program(
-        PROGRAM, ["--rounds", str(num_rounds)], num_ranks=NUM_RANKS, timeout=TIMEOUT
-    )
-    series = [
-        Series(name, setting, rounds)
-        for name in answers[0]["samples"]
-        for setting, rounds in slowest([one["samples"][name] for one in answers]).items()
-    ]
-    memory = {
-        model: {
-            setting: run_program(
+    """Time all settings, and look at the memory of each; all in processes of their own."""
+    series: list[Series] = []
+    missing: dict[str, str] = {}
+    for model in MODELS:
+        for kind in ("default", "fused"):
+            workload = f"{model}, {kind} Adam"
+            print(workload, file=sys.stderr, flush=True)
+            words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
+            found = run_side_by_side(
                 PROGRAM,
-                ["--look", "memory", "--model", model, "--setting", setting],
+                {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
                 num_ranks=NUM_RANKS,
+                num_rounds=num_rounds,
                 timeout=TIMEOUT,
             )
+            for setting, answers in found.items():
+                if "missing" in answers[0]:
+                    missing[f"{workload}: {setting}"] = answers[0]["missing"]
+                    continue
+                rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
+                series.append(Series(workload, setting, rounds))
+    memory = {
+        model: {
+            setting: [
+                run_program(
+                    PROGRAM,
+                    ["--look", "memory", "--model", model, "--setting", setting],
+                    num_ranks=NUM_RANKS,
+                    timeout=TIMEOUT,
+                )
+                for _ in range(NUM_LOOKS)
+            ]
             for setting in settings
         }
         for model, settings in MEMORY_SETTINGS.items()
     }
     step = {setting: trace(setting) for setting in TRACED_SETTINGS}
-    return Outcome(series, {"memory": memory, "step": step}, answers[0]["missing"])
+    return Outcome(series, {"memory": memory, "step": step}, missing)
 
 
 def trace(setting: str) -> list[dict[str, object]]:
@@ -78,7 +117,8 @@ def describe_memory(sheet: Sheet) -> list[str]:
     lines = []
     for model, settings in sheet.facts["memory"].items():
         for setting in settings:
-            after, growth = (each / 2**20 for each in rest_of(sheet, model, setting))
+            looks = rest_of(sheet, model, setting)
+            after, growth = (median(each) / 2**20 for each in zip(*looks, strict=True))
             lines.append(
                 f"memory of the host between steps, {model}, {setting}: {after:.0f} MiB (PSS of"
                 f" all ranks), of which {growth:.0f} MiB more than before the model was made"

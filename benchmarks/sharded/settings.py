@@ -4,7 +4,8 @@ setting               optimizer state          gradients are added up by
 alone                 whole on each rank       nobody: as if communication cost nothing
 kadril                shared out               POS_Trainer, stage 2
 kadril, stage 1       shared out               POS_Trainer, stage 1
-DDP                   whole on each rank       DistributedDataParallel on gloo, with bucket views
+DDP                   whole on each rank       DistributedDataParallel on gloo
+DDP, views            whole on each rank       the same, with gradient_as_bucket_view
 DDP + ZeRO            shared out               the same, and torch's ZeroRedundancyOptimizer
 DDP + ZeRO, views     shared out               with parameters_as_bucket_view
 FSDP2                 shared out               fully_shard on gloo, each layer
@@ -46,12 +47,17 @@ def kadril_one(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     return kadril(task, options, stage=1)
 
 
-def ddp(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+def ddp(task: Task, options: dict[str, Any], views: bool = False) -> Callable[[], None]:
     """DDP with a whole Adam."""
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(task.model, gradient_as_bucket_view=True)
+    model = DistributedDataParallel(task.model, gradient_as_bucket_view=views)
     return stepping(task, model, torch.optim.Adam(model.parameters(), **options))
+
+
+def ddp_views(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """The same, with gradients in its buckets."""
+    return ddp(task, options, views=True)
 
 
 def zero(task: Task, options: dict[str, Any], views: bool = False) -> Callable[[], None]:
@@ -129,6 +135,7 @@ SETTINGS: dict[str, Callable[[Task, dict[str, Any]], Callable[[], None]]] = {
     "kadril": kadril,
     "kadril, stage 1": kadril_one,
     "DDP": ddp,
+    "DDP, views": ddp_views,
     "DDP + ZeRO": zero,
     "DDP + ZeRO, views": zero_views,
     "FSDP2": fsdp,
