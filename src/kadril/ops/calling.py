@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["anchor_for", "apply"]
+__all__ = ["anchor_for", "apply", "beneath"]
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:

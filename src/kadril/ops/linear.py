@@ -10,14 +10,14 @@ tensor is made into memory, and a second derivative is refused by name instead o
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from kadril.errors import UnsupportedError
-from kadril.ops.calling import anchor_for, apply
+from kadril.ops.calling import anchor_for, apply, beneath
 
-__all__ = ["Operator", "apply_operator", "resolved"]
+__all__ = ["Done", "Operator", "apply_operator", "put_in_graph", "resolved"]
 
 
 class Operator(Protocol):
@@ -87,15 +87,54 @@ class OperatorFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """x* = F* y*."""
-        (grad,) = grads
-        with torch.no_grad():
-            got = ctx.operator.adjoint(resolved(grad))
-            if got is None:
-                got = grad.new_zeros(ctx.shape, dtype=ctx.dtype)
-            x = got.reshape(ctx.shape)
-        if torch.is_grad_enabled() and grad.requires_grad:
-            x = apply(OnceFunction, x, grad, ctx.operator.what)
-        return x, None, None, None
+        return pull_back(grads[0], ctx.operator, ctx.shape, ctx.dtype), None, None, None
+
+
+def pull_back(
+    grad: torch.Tensor, operator: Operator, shape: torch.Size, dtype: torch.dtype
+) -> torch.Tensor:
+    """x* = F* y*, in the shape and dtype of x."""
+    with torch.no_grad():
+        got = operator.adjoint(resolved(grad))
+        if got is None:
+            got = grad.new_zeros(shape, dtype=dtype)
+        x = got.reshape(shape)
+    if torch.is_grad_enabled() and grad.requires_grad:
+        x = apply(OnceFunction, x, grad, operator.what)
+    return x
+
+
+class Done(NamedTuple):
+    """F, and what it was applied to; the same for all blocks of a shape.
+
+    Attributes:
+        operator: F.
+        shape: of the block.
+        dtype: of the block.
+    """
+
+    operator: Operator
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class DoneFunction(torch.autograd.Function):
+    """F x, where that is there already, and F* as its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, _: torch.Tensor, done: Done, y: tuple[torch.Tensor]) -> torch.Tensor:
+        """y = F x."""
+        ctx.done = done
+        return y[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = F* y*."""
+        return pull_back(grads[0], *ctx.done), None, None
+
+
+# As `apply_operator` for a block that needs a gradient, in fewer steps: (x, done, (y,)).
+put_in_graph = beneath(DoneFunction)
 
 
 class OnceFunction(torch.autograd.Function):

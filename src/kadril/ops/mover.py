@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from kadril import _native
-from kadril.ops.linear import apply_operator, resolved
+from kadril.ops.linear import Done, apply_operator, put_in_graph, resolved
 from kadril.ops.moves import MoveOperator, Moves
 from kadril.ops.shm_moves import LARGE, forward_plan, rows_of, run_plan, takes_plans
 from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
@@ -34,8 +34,10 @@ class Known(NamedTuple):
         plan: the same, for the native core.
         row: what it says of itself.
         nothing: what it gives from where it owns nothing.
-        is_plain: whether tensors may be given to the plan as they are, if they are contiguous.
+        out_shape: of what it gets, where tensors may be given to the plan as they are if they are
+            contiguous; None otherwise.
         is_in_graph: whether the result has a gradient.
+        done: for the graph, where the tensor itself has a gradient.
     """
 
     structure: Structure
@@ -43,8 +45,9 @@ class Known(NamedTuple):
     plan: _native.MovePlan
     row: bytes
     nothing: torch.Tensor | None
-    is_plain: bool
+    out_shape: tuple[int, ...] | None
     is_in_graph: bool
+    done: Done | None
 
 
 class Mover:
@@ -86,11 +89,13 @@ class Mover:
         known: Known | None = self._known.find(key)
         transport = self.partition.transport
         if takes_plans(transport, x):
-            if known is not None and known.is_plain and x.is_contiguous():
+            if known is not None and known.out_shape is not None and x.is_contiguous():
                 # The usual case, in as few steps as can be: Python takes a third of a short one.
-                y = x.new_empty(known.operator.moves.out_shape or ())
+                y = x.new_empty(known.out_shape)
                 found = known.plan.run(transport.channel, x, y, None, known.row, True, self.what)
                 if found is None:
+                    if known.done is not None:
+                        return put_in_graph(x, known.done, (y,)), known.structure
                     return self._in_graph(known, x, y), known.structure
                 known = self._learn(key, x, known.row, rows_of(found, transport))
             return self._move_through(transport, x, key, known)
@@ -141,15 +146,13 @@ class Mover:
         nothing = None if moves.shape is not None else torch.empty(0, dtype=structure.dtype)
         # Lazily negated tensors of these are not contiguous, but for those of one element.
         is_plain = (
-            moves.shape is not None
-            and moves.out_shape is not None
-            and not x.is_complex()
-            and x.numel() > 1
-            and x.nbytes < LARGE
+            moves.shape is not None and not x.is_complex() and x.numel() > 1 and x.nbytes < LARGE
         )
+        out_shape = moves.out_shape if is_plain else None
         needs_graph = x.requires_grad or structure.requires_grad
         is_in_graph = needs_graph and torch.is_grad_enabled()
-        known = Known(structure, operator, plan, row, nothing, is_plain, is_in_graph)
+        done = Done(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
+        known = Known(structure, operator, plan, row, nothing, out_shape, is_in_graph, done)
         self._known.put(key, known)
         return known
 
