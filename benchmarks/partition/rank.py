@@ -46,7 +46,7 @@ def main() -> None:
     ways = [Kadril(P_rows, P_batch), MpiNumpy(MPI.COMM_WORLD), Gloo(dist.group.WORLD)]
     tables = {
         "conv": conv_settings(P_rows, rank, cores),
-        "sum of 8 MiB": [sum_setting(way, 2 << 20, 4) for way in ways],
+        "sum of 8 MiB": [sum_setting(way, 2 << 20, 20) for way in ways],
         "sum of 4 KiB": [sum_setting(way, 1 << 10, 200) for way in ways],
         "halo of 128 KiB": [halo_setting(way) for way in ways],
         "repartition of 32 MiB": repartition_settings(ways[0]),
@@ -125,7 +125,7 @@ def halo_setting(way: Kadril | MpiNumpy | Gloo) -> Setting:
     expected[:, :, 0 if MPI.COMM_WORLD.rank == 0 else -1] = 0
     check_equal(way.halo_exchange(x), expected)
     # What lies between turns leaves caches cold, for some ten calls in each way.
-    return Setting(way.name, lambda: way.halo_exchange(x), num_calls=100, num_warm_ups=20)
+    return Setting(way.name, lambda: way.halo_exchange(x), num_calls=200, num_warm_ups=40)
 
 
 def repartition_settings(way: Kadril) -> list[Setting]:
@@ -133,8 +133,8 @@ def repartition_settings(way: Kadril) -> list[Setting]:
     x = torch.ones(8, 16, 128, 256)
     check_equal(way.to_batch(x), torch.ones(4, 16, 256, 256))
     return [
-        Setting("kadril", lambda: way.to_batch(x), num_calls=4),
-        Setting("copy", x.clone, num_calls=4),
+        Setting("kadril", lambda: way.to_batch(x), num_calls=20, num_warm_ups=4),
+        Setting("copy", x.clone, num_calls=20, num_warm_ups=4),
     ]
 
 

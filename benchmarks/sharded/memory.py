@@ -19,7 +19,7 @@ from kadril.bench.peak_memory import peak_growth
 
 __all__ = ["TRACED", "measure_memory", "trace_step"]
 
-NUM_STEPS = 3
+NUM_STEPS = 10
 
 
 def measure_memory(world: kadril.World, setting: str, model: str) -> dict[str, Any]:

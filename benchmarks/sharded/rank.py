@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument("--fused", action="store_true")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    world = kadril.init()
+    # Others run as they would without kadril.
+    world = kadril.init(keep_heap=words.setting.startswith("kadril"))
     # There is only what a setting needs in its processes.
     gloo = None
     if not words.setting.startswith(("alone", "kadril")):

@@ -55,6 +55,8 @@ class Config:
             is taken only as it is used. 0 means as many bytes as the machine has.
         shared_backing: "memfd", "named" (a file in /dev/shm, for kernels without memfd) or "auto".
         spin: "auto", or how often a waiting rank looks before it sleeps; 0 never spins.
+        keep_heap: whether glibc's allocator is told to keep what is freed for the next step; left
+            alone in any case where MALLOC_* or GLIBC_TUNABLES are set.
         host_label: ranks with different labels are treated as on different hosts. A label can
             only part ranks, never join them.
         log_level: level of the "kadril" logger.
@@ -76,6 +78,7 @@ class Config:
     shared_capacity: int = 0
     shared_backing: str = "auto"
     spin: str = "auto"
+    keep_heap: bool = True
     host_label: str = ""
     log_level: str = "WARNING"
     fusion_threshold: int = 64 << 20

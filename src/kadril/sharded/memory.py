@@ -28,12 +28,7 @@ from kadril.transport.base import Transport
 from kadril.transport.shm import ShmTransport
 from kadril.transport.small import allgather_bytes
 
-__all__ = ["keep_heap", "scratch_bytes", "share_block", "trim_heap"]
-
-# From malloc.h of glibc, and the largest values that it takes.
-M_TRIM_THRESHOLD, MOST_KEPT = -1, 2**31 - 1
-M_MMAP_THRESHOLD, LARGEST_KEPT = -3, 32 << 20
-MALLOC_VARIABLES = ("MALLOC_", "GLIBC_TUNABLES")
+__all__ = ["scratch_bytes", "share_block"]
 
 logger = logging.getLogger("kadril")
 
@@ -132,27 +127,3 @@ def scratch_bytes(transport: Transport, num_bytes: int, device: torch.device) ->
         except MemoryError as error:
             logger.warning("gradients are collected in private memory, which is slower: %s", error)
     return torch.empty(num_bytes, dtype=torch.uint8, device=device)
-
-
-def keep_heap() -> None:
-    """Have the allocator of this process keep what is freed, for the next step needs it again.
-
-    As it comes, that of glibc gives large gradients back to the system whenever they are freed, and
-    the system clears every page of the next ones: a tenth to a fifth of a step. Left alone where
-    the user has set it up.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None or any(name.startswith(MALLOC_VARIABLES) for name in os.environ):
-        return
-    set_option(M_TRIM_THRESHOLD, MOST_KEPT)
-    set_option(M_MMAP_THRESHOLD, LARGEST_KEPT)
-
-
-def trim_heap() -> None:
-    """Give memory that was freed back to the system, where the allocator of this process can.
-
-    The memory that parameters had before they were shared would otherwise stay with each rank.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))

@@ -10,10 +10,11 @@ import torch
 from kadril.errors import UnsupportedError
 from kadril.sharded.agreement import check_same
 from kadril.sharded.bucket import Bucket, OwnPiece
-from kadril.sharded.memory import share_block, trim_heap
+from kadril.sharded.memory import share_block
 from kadril.sharded.parameter_list import ParameterList
 from kadril.sharded.plan import Piece, make_plan
 from kadril.transport.base import Transport
+from kadril.world.heap import trim_heap
 
 __all__ = ["Shards"]
 
@@ -122,7 +123,7 @@ class Shards:
             self.transport.barrier(name="parameters")
             for bucket, flat in zip(buckets, flats, strict=True):
                 bucket.bind(flat)
-            trim_heap()
+            trim_heap()  # of the memory that parameters had
 
     def move_privately(self, buckets: list[Bucket]) -> None:
         """Flat memory of this rank for each bucket."""

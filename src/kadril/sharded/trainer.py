@@ -27,7 +27,6 @@ from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.plan import Registration
 from kadril.sharded.graph_plan import GraphPlan
 from kadril.sharded.meeting import Wish
-from kadril.sharded.memory import keep_heap, trim_heap
 from kadril.sharded.optimizers import (
     OptimizerClass,
     choose_rule,
@@ -43,6 +42,7 @@ from kadril.sharded.shards import Shards
 from kadril.sharded.state import consolidate, load_state, own_state, read_state
 from kadril.transport.base import Transport
 from kadril.world import World
+from kadril.world.heap import trim_heap
 
 __all__ = ["POS_Trainer"]
 
@@ -155,7 +155,6 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
-        keep_heap()
         made = without_compiler(kind, [options, *listed.options])
         self.optimizer = made(self._piece_groups(0), **options)
         self._is_settled = False

@@ -26,6 +26,7 @@ from kadril.errors import (
     KadrilError,
     NotInitializedError,
 )
+from kadril.world.heap import keep_heap
 from kadril.world.identity import Identity, find_identity
 from kadril.world.logs import set_up_logging
 from kadril.world.world import World, open_world
@@ -126,6 +127,8 @@ def init(
             check_equal(_session.world, config, identity)
             return _session.world
         set_up_logging(config)
+        if config.keep_heap:
+            keep_heap()
         generation = identity.generation + _session.num_generations
         _session.num_generations += 1
         world = open_world(identity, config, generation)
