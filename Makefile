@@ -10,9 +10,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DARCY_DATA := neuraloperator==0.3.0
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 PYTEST := $(BIN)/python -m pytest
+QUICK := $(PYTEST) -m "not faults and not long" --require-mpi
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check native-test sanitize python-test faults bench format clean
+.PHONY: help setup demo test check native-test sanitize python-test ranks-lane other-lane faults bench format clean
 
 help:
 	@echo "make demo      two ranks train on handwritten digits; times beside DDP, gloo and MPI"
@@ -78,8 +79,15 @@ mkdir -p build && $(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(absp
 $(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
 endef
 
+# Two lanes at once: ranks wait for each other much of the time.
 python-test: setup $(MPICH_VENV)/.installed
-	$(PYTEST) -m "not faults and not long" --require-mpi
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target ranks-lane other-lane
+
+ranks-lane:
+	$(QUICK) tests/ranks
+
+other-lane:
+	$(QUICK) tests --ignore=tests/ranks
 
 faults: setup
 	$(PYTEST) tests/faults --timeout 3600

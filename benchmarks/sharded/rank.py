@@ -8,10 +8,8 @@ python rank.py DIRECTORY --look trace --setting SETTING
 from __future__ import annotations
 
 import argparse
-import gc
 from typing import Any
 
-import numpy as np
 import torch
 from memory import measure_memory, trace_step
 from models import MODELS
@@ -19,10 +17,11 @@ from settings import make_step
 
 import kadril
 from kadril.bench.program import leave_answer
-from kadril.bench.side_by_side import wait_for_turns
-from kadril.bench.turns import Setting, take_turn
+from kadril.bench.side_by_side import take_own_turns
+from kadril.bench.turns import Setting
 
 NUM_STEPS = 3
+TIMEOUT = 1800.0
 
 
 def main() -> None:
@@ -35,8 +34,9 @@ def main() -> None:
     parser.add_argument("--fused", action="store_true")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    # Others run as they would without kadril.
-    world = kadril.init(keep_heap=words.setting.startswith("kadril"))
+    # Others run as they would without kadril; and whoever has no turn waits for long.
+    is_kadril = words.setting.startswith("kadril")
+    world = kadril.init(keep_heap=is_kadril, stall_warning=TIMEOUT, patience=TIMEOUT)
     # There is only what a setting needs in its processes.
     gloo = None
     if not words.setting.startswith(("alone", "kadril")):
@@ -63,19 +63,8 @@ def measure_time(world: kadril.World, words: argparse.Namespace) -> dict[str, An
         step()
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
         return {"missing": f"{type(error).__name__}: {error}"[:200]}
-    number = np.zeros(1, dtype=np.int64)
-
-    def tell_all(mine: int) -> int:
-        number[0] = mine
-        world.transport.broadcast(number, 0)
-        return int(number[0])
-
-    turn = Setting(words.setting, step, num_calls=NUM_STEPS)
-    rounds = []
-    for _ in wait_for_turns(words.directory, world.rank, tell_all):
-        gc.collect()
-        rounds.append(take_turn(turn, world.transport.barrier))
-    return {"rounds": rounds}
+    setting = Setting(words.setting, step, num_calls=NUM_STEPS)
+    return {"rounds": take_own_turns(words.directory, world, setting)}
 
 
 if __name__ == "__main__":

@@ -1,67 +1,47 @@
-"""The program of a rank: time all settings in turns, and leave what came out.
+"""The program of a rank: take turns to time one setting, and leave what came out.
 
-python rank.py DIRECTORY --rounds N
+python rank.py DIRECTORY --workload WORKLOAD --setting SETTING
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import Any
 
 import torch
-from settings import Trainer, make_trainers
+from settings import KEEPING, make_setting
 
 import kadril
 import kadril.torch as hvd
 from kadril.bench.engines.gloo import GlooEngine
 from kadril.bench.program import leave_answer
-from kadril.bench.turns import take_turns
+from kadril.bench.side_by_side import take_own_turns
+
+TIMEOUT = 3600.0
 
 
 def main() -> None:
-    """Measure both workloads."""
+    """Measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
-    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--workload", required=True)
+    parser.add_argument("--setting", required=True)
     words = parser.parse_args()
     torch.set_num_threads(1)
-    gloo = GlooEngine(kadril.init())
+    # Others run as they would without kadril; and whoever has no turn waits for long.
+    keeps = words.setting in KEEPING
+    world = kadril.init(keep_heap=keeps, stall_warning=TIMEOUT, patience=TIMEOUT)
     hvd.init()
-    answer: dict[str, Any] = {"missing": {}, "samples": {}, "training": {}}
+    gloo = GlooEngine(world) if words.setting.startswith("DDP") else None
     timeline = str(Path(words.directory) / "timeline.json")
-    if not hasattr(hvd, "start_timeline"):
-        answer["missing"]["kadril, timeline"] = "kadril.torch has no start_timeline"
-        timeline = ""
-    for workload in ("mlp", "chain"):
-        made = make_trainers(workload, timeline)
-        tell = print_line if hvd.rank() == 0 else ignore
-        answer["samples"][workload] = take_turns(
-            [setting for _, setting in made],
-            num_rounds=words.rounds,
-            barrier=hvd.barrier,
-            tell=lambda text, workload=workload, tell=tell: tell(f"{workload}: {text}"),  # type: ignore[misc]
-        )
-        answer["training"][workload] = {trainer.name: describe(trainer) for trainer, _ in made}
-    leave_answer(words.directory, hvd.rank(), answer)
-    hvd.shutdown()
-    gloo.close()
-
-
-def describe(trainer: Trainer) -> dict[str, Any]:
-    """What a setting has learnt."""
+    trainer, setting = make_setting(words.workload, words.setting, timeline)
+    rounds = take_own_turns(words.directory, world, setting)
     losses = [loss.item() for loss in trainer.losses]
-    return {"losses": losses, "digest": trainer.digest()}
-
-
-def print_line(text: str) -> None:
-    """Tell what happens."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def ignore(text: str) -> None:
-    """Only one rank tells."""
+    answer = {"rounds": rounds, "losses": losses, "digest": trainer.digest()}
+    leave_answer(words.directory, world.rank, answer)
+    hvd.shutdown()
+    if gloo is not None:
+        gloo.close()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 setting               gradients are added up by
 alone                 nobody: each rank trains by itself, which is what communication costs
                       nothing would look like
+alone, heap kept      the same, where the allocator keeps what is freed, as kadril.init() tells it to
 meeting               nobody, but ranks wait for each other once a step
 least                 nobody, but each step adds up as many bytes, which lie in shared memory
                       already, without a copy: what no reduction of gradients can do without
@@ -12,6 +13,8 @@ DDP                   DistributedDataParallel on gloo, as it comes
 DDP static            with static_graph
 DDP views             with gradient_as_bucket_view
 DDP views static      with both
+
+Those of kadril, "meeting" and "least" have the allocator keep what is freed too.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ import kadril
 import kadril.torch as hvd
 from kadril.bench.turns import Setting
 
-__all__ = ["Trainer", "make_trainers"]
+__all__ = ["ALONE", "KEEPING", "SETTINGS", "Trainer", "make_setting"]
 
-ALONE, MEETING, LEAST = "alone", "meeting", "least"
+ALONE, KEPT, MEETING, LEAST = "alone", "alone, heap kept", "meeting", "least"
 KADRIL, TIMELINE = "kadril", "kadril, timeline"
 DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "DDP": {},
@@ -41,6 +44,15 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "DDP views": {"gradient_as_bucket_view": True},
     "DDP views static": {"gradient_as_bucket_view": True, "static_graph": True},
 }
+
+# By workload.
+SETTINGS = {
+    "mlp": (ALONE, KEPT, MEETING, LEAST, KADRIL, TIMELINE, *DDP_OPTIONS),
+    "chain": (ALONE, KADRIL, *DDP_OPTIONS),
+}
+
+# As `kadril.init()` does; the others run as they would without kadril.
+KEEPING = (KEPT, MEETING, LEAST, KADRIL, TIMELINE)
 
 LEARNING_RATE = 0.1
 
@@ -107,31 +119,24 @@ class Trainer:
         return bits.hexdigest()[:16]
 
 
-def make_trainers(workload: str, timeline: str) -> list[tuple[Trainer, Setting]]:
-    """All settings of a workload.
+def make_setting(workload: str, name: str, timeline: str) -> tuple[Trainer, Setting]:
+    """One setting of a workload.
 
     Args:
         workload: "mlp" or "chain".
-        timeline: path for the timeline; none is written where it is empty.
+        name: of the setting.
+        timeline: path for the timeline.
     """
-    names = [ALONE, KADRIL, *DDP_OPTIONS]
-    if workload == "mlp":
-        names += [MEETING, LEAST]
-        if timeline:
-            names.append(TIMELINE)
-    made = []
-    for name in names:
-        trainer, step, num_calls = make_trainer(workload, name)
-        is_traced = name == TIMELINE
-        setting = Setting(
-            name,
-            step,
-            num_calls=num_calls,
-            enter=(lambda: hvd.start_timeline(timeline)) if is_traced else None,
-            leave=hvd.stop_timeline if is_traced else None,
-        )
-        made.append((trainer, setting))
-    return made
+    trainer, step, num_calls = make_trainer(workload, name)
+    is_traced = name == TIMELINE
+    setting = Setting(
+        name,
+        step,
+        num_calls=num_calls,
+        enter=(lambda: hvd.start_timeline(timeline)) if is_traced else None,
+        leave=hvd.stop_timeline if is_traced else None,
+    )
+    return trainer, setting
 
 
 def make_trainer(workload: str, name: str) -> tuple[Trainer, Callable[[], None], int]:

@@ -16,6 +16,7 @@ Between the parent and rank 0 of each program are two pipes in the directory of 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import time
@@ -23,9 +24,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kadril.bench.program import ProgramError, RunningProgram
+import numpy as np
 
-__all__ = ["Answers", "run_side_by_side", "wait_for_turns"]
+from kadril.bench.program import ProgramError, RunningProgram
+from kadril.bench.turns import Setting, take_turn
+from kadril.world import World
+
+__all__ = ["Answers", "run_side_by_side", "take_own_turns", "wait_for_turns"]
 
 # What each rank of a program left.
 Answers = list[dict[str, Any]]
@@ -121,6 +126,28 @@ def run_side_by_side(
         for guest in guests.values():
             guest.let_go()
         return {name: guest.running.wait(timeout) for name, guest in guests.items()}
+
+
+def take_own_turns(directory: str, world: World, setting: Setting) -> list[list[float]]:
+    """The samples of this program, turn by turn, as this rank sees them; collective.
+
+    Args:
+        directory: of the answers.
+        world: of the ranks.
+        setting: what this program does.
+    """
+    number = np.zeros(1, dtype=np.int64)
+
+    def tell_all(mine: int) -> int:
+        number[0] = mine
+        world.transport.broadcast(number, 0)
+        return int(number[0])
+
+    rounds = []
+    for _ in wait_for_turns(directory, world.rank, tell_all):
+        gc.collect()
+        rounds.append(take_turn(setting, world.transport.barrier))
+    return rounds
 
 
 def wait_for_turns(directory: str, rank: int, tell_all: Callable[[int], int]) -> Iterator[int]:
