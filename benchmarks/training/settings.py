@@ -3,7 +3,7 @@
 setting               gradients are added up by
 alone                 nobody: each rank trains by itself, which is what communication costs
                       nothing would look like
-alone, heap kept      the same, where the allocator keeps what is freed, as kadril.init() tells it to
+alone, heap kept      the same, where the allocator keeps what is freed, as kadril.init() has it
 meeting               nobody, but ranks wait for each other once a step
 least                 nobody, but each step adds up as many bytes, which lie in shared memory
                       already, without a copy: what no reduction of gradients can do without
