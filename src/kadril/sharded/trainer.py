@@ -21,6 +21,7 @@ from kadril.errors import StateError
 from kadril.sharded.bucket import Scale
 from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
 from kadril.sharded.clip import clip_gradients, total_norm
+from kadril.sharded.courier import Courier, wants_courier
 from kadril.sharded.given import GivenGradients
 from kadril.sharded.gradients import Gradients, ReducedGradients
 from kadril.sharded.graph.options import backward_options, graph_pass_options
@@ -40,6 +41,7 @@ from kadril.sharded.posted import PostedGradients
 from kadril.sharded.scaler_guard import ScalerGuard
 from kadril.sharded.shards import Shards
 from kadril.sharded.state import consolidate, load_state, own_state, read_state
+from kadril.sharded.stepping import step_and_publish
 from kadril.transport.base import Transport
 from kadril.world import World
 from kadril.world.heap import trim_heap
@@ -157,6 +159,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             self._registration = self._graph_plan.register()
         made = without_compiler(kind, [options, *listed.options])
         self.optimizer = made(self._piece_groups(0), **options)
+        self._courier = Courier() if wants_courier(self.transport) else None
         self._is_settled = False
         self.num_steps = 0
         tie_to_world(self, self.world, self.transport)
@@ -277,8 +280,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         if batch_size != 1:
             scale_gradients(self.optimizer, 1.0 / batch_size)
         complete_momentum(self.optimizer)
-        self.optimizer.step()
-        self._shards.publish()
+        step_and_publish(self.optimizer, self._shards, self._courier)
         self._begin_round()
         self.num_steps += 1
         if self.num_steps == 1:
