@@ -141,7 +141,12 @@ class Playground:
 
     def litter(self) -> list[str]:
         """All that is left: processes and files."""
-        files = [str(path) for path in self.runtime_directory.rglob("*")]
+        # What goes away while it is looked at is not left; `walk` passes over it.
+        files = [
+            f"{place}/{name}"
+            for place, directories, names in os.walk(self.runtime_directory)
+            for name in (*directories, *names)
+        ]
         return [f"process {pid}: {command}" for pid, command in self.processes().items()] + files
 
     def close(self) -> None:
