@@ -230,7 +230,8 @@ def test_a_rank_that_does_not_come_is_named(world: World) -> None:
         group.allreduce(torch.zeros(3), name="grad")
     assert (caught.value.rank, caught.value.state) == (1, "late")
     assert (caught.value.operation, caught.value.name) == ("allreduce", "grad")
-    assert 0.5 <= caught.value.elapsed < 5.0
+    # Whoever came a moment later is told by the other one, before its own patience is over.
+    assert 0 < caught.value.elapsed < 5.0
     with pytest.raises(Stalled):  # and stays so, without another wait
         group.barrier()
 
