@@ -23,6 +23,14 @@ std::string number(double value) {
   return text;
 }
 
+// How many bytes of UTF-8 text fit into `room` without a letter cut in two: Python refuses half of
+// one, and a call would fail for the name that its messages give it.
+size_t whole_letters(std::string_view text, size_t room) {
+  if (text.size() <= room) return text.size();
+  while (room > 0 && (static_cast<uint8_t>(text[room]) & 0xC0) == 0x80) --room;
+  return room;
+}
+
 }  // namespace
 
 const char* name_of(Kind kind) {
@@ -48,7 +56,7 @@ uint64_t hash_bytes(const void* data, size_t size, uint64_t seed) {
 void Call::set_name(std::string_view text) {
   if (text.empty()) return;
   name_hash = hash_bytes(text.data(), text.size(), 1);
-  std::memcpy(name, text.data(), std::min<size_t>(text.size(), max_name - 1));
+  std::memcpy(name, text.data(), whole_letters(text, max_name - 1));
 }
 
 void Call::set_shape(std::span<const uint64_t> shape) {

@@ -187,3 +187,13 @@ def test_long_names_are_told_apart(world: World) -> None:
     with raises_mismatch(world.transport):
         world.transport.allreduce(torch.zeros(3), name="layer." * 200 + str(world.rank == 0))
     world.transport.allreduce(torch.zeros(3), name="layer." * 200)
+
+
+@on_some_ranks
+def test_long_names_in_letters_of_many_bytes(world: World) -> None:
+    """A message holds the beginning of a name; one that ended amid a letter was no text at all."""
+    for start in ("", "a", "aa", "aaa"):
+        for letter in ("\N{CHEQUERED FLAG}", "\N{CYRILLIC SMALL LETTER KA}", "\u91cd"):
+            with raises_mismatch(world.transport, f"name='{start}{letter * 15}"):
+                name = start + letter * 80 + str(world.rank == 0)
+                world.transport.allreduce(torch.zeros(3), name=name)

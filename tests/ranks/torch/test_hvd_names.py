@@ -217,6 +217,9 @@ def test_names_of_any_letters_and_length(world: World) -> None:
     }
     for i in range(len(names)):
         assert hvd.synchronize(handles[i]).tolist() == [i * world.size] * 2, names[i]
+    # Ops that run together go by the name of one of them; alone, each goes by its own.
+    for name in names:
+        check_works(name)
 
 
 @on_shm
