@@ -92,7 +92,6 @@ void bind_outbox(nb::module_& module) {
       .def_prop_ro("num_taken", [](const PythonOutbox& self) { return self.box.num_taken(); })
       .def_prop_ro("bytes_for_one",
                    [](const PythonOutbox& self) { return self.box.bytes_for_one(); })
-      .def_prop_ro("has_room", [](PythonOutbox& self) { return self.box.has_room(); })
       .def("lane", [](const PythonOutbox& self, int sender,
                       int receiver) { return self.box.lane(sender, receiver); })
       .def("laggards", [](const PythonOutbox& self) { return self.box.laggards(); })

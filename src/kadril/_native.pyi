@@ -160,6 +160,14 @@ class MovePlan:
     ) -> bytes | Failure | None:
         """Move; bytes, what all members say of themselves, where it was not planned for that."""
 
+    def run_again(
+        self, channel: Channel, source: object, target: object, name: str
+    ) -> bytes | Failure | None:
+        """As the last `run` with copies and nothing beside.
+
+        NotImplemented for tensors that lie otherwise.
+        """
+
 NUM_SLOTS: int
 
 class Blocks:
@@ -188,8 +196,6 @@ class Outbox:
     @property
     def bytes_for_one(self) -> int:
         """Room for one receiver in a slot."""
-    @property
-    def has_room(self) -> bool: ...
     def lane(self, sender: int, receiver: int, /) -> int: ...
     def laggards(self) -> list[int]: ...
     def all_posted(self) -> list[int]: ...

@@ -34,8 +34,8 @@ class Known(NamedTuple):
         plan: the same, for the native core.
         row: what it says of itself.
         nothing: what it gives from where it owns nothing.
-        out_shape: of what it gets, where tensors may be given to the plan as they are if they are
-            contiguous; None otherwise.
+        out_shape: of what it gets, where such tensors may be given to the plan as they are if they
+            lie as those of the call before; None otherwise.
         is_in_graph: whether the result has a gradient.
         done: for the graph, where the tensor itself has a gradient.
     """
@@ -77,6 +77,7 @@ class Mover:
         self.what = what
         self.preserve_batch = preserve_batch
         self._known = PlanCache()
+        self._recent = PlanCache()  # what was known last, by what a plan cannot see of a tensor
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, Structure]:
         """Move; collective over the partition. Also gives the structure of the tensor.
@@ -85,33 +86,35 @@ class Mover:
             MismatchError, UnsupportedError, ValueError: as of `agree` and of the plan; on all
                 workers.
         """
-        key = (x.shape, x.dtype, x.requires_grad, torch.is_grad_enabled())
-        known: Known | None = self._known.find(key)
         transport = self.partition.transport
         if takes_plans(transport, x):
-            if known is not None and known.out_shape is not None and x.is_contiguous():
+            flags = (x.requires_grad, torch.is_grad_enabled())
+            recent: Known | None = self._recent.find(flags)
+            if recent is not None and recent.out_shape is not None:
                 # The usual case, in as few steps as can be: Python takes a third of a short one.
-                y = x.new_empty(known.out_shape)
-                found = known.plan.run(transport.channel, x, y, None, known.row, True, self.what)
+                y = x.new_empty(recent.out_shape)
+                found = recent.plan.run_again(transport.channel, x, y, self.what)
                 if found is None:
-                    if known.done is not None:
-                        return put_in_graph(x, known.done, (y,)), known.structure
-                    return self._in_graph(known, x, y), known.structure
-                known = self._learn(key, x, known.row, rows_of(found, transport))
-            return self._move_through(transport, x, key, known)
+                    if recent.done is not None:
+                        return put_in_graph(x, recent.done, (y,)), recent.structure
+                    return self._in_graph(recent, x, y), recent.structure
+                if found is not NotImplemented:
+                    self._learn(x, recent.row, rows_of(found, transport))
+            return self._move_through(transport, x, flags)
         structure = agree(self.partition, x, self.what, owners=self.owners)
         operator = self._operator(x, structure)
         return apply_operator(operator, x, requires_grad=structure.requires_grad), structure
 
     def _move_through(
-        self, transport: ShmTransport, x: torch.Tensor, key: Hashable, known: Known | None
+        self, transport: ShmTransport, x: torch.Tensor, flags: tuple[bool, bool]
     ) -> tuple[torch.Tensor, Structure]:
+        known: Known | None = self._known.find(key_of(x))
         if known is None:
             row = row_of(x)
             nothing = torch.empty(0)
             no_plan = _native.MovePlan([], [], [], [], b"", b"")
             rows = run_plan(no_plan, transport, nothing, nothing, self.what, mine=row)
-            known = self._learn(key, x, row, rows)
+            known = self._learn(x, row, rows)
         while True:
             moves = known.operator.moves
             source = resolved(x) if known.nothing is None else known.nothing
@@ -120,9 +123,11 @@ class Mover:
             rows = run_plan(known.plan, transport, source, y, what, moves.copies, known.row)
             if rows is None:
                 break
-            known = self._learn(key, x, known.row, rows)
+            known = self._learn(x, known.row, rows)
         if moves.out_shape is None:
             y = y.reshape(known.operator.nothing)
+        if known.out_shape is not None:
+            self._recent.put(flags, known)
         return self._in_graph(known, x, y), known.structure
 
     @staticmethod
@@ -133,7 +138,7 @@ class Mover:
             else y
         )
 
-    def _learn(self, key: Hashable, x: torch.Tensor, row: bytes, rows: bytes | None) -> Known:
+    def _learn(self, x: torch.Tensor, row: bytes, rows: bytes | None) -> Known:
         """Plan for what all workers hold."""
         if rows is None:
             raise AssertionError("nobody has planned, and there was a plan")
@@ -153,7 +158,7 @@ class Mover:
         is_in_graph = needs_graph and torch.is_grad_enabled()
         done = Done(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
         known = Known(structure, operator, plan, row, nothing, out_shape, is_in_graph, done)
-        self._known.put(key, known)
+        self._known.put(key_of(x), known)
         return known
 
     def _operator(self, x: torch.Tensor, structure: Structure) -> MoveOperator:
@@ -165,3 +170,8 @@ class Mover:
             structure.dtype,
             (0,) if batch is None else (batch, 0),
         )
+
+
+def key_of(x: torch.Tensor) -> Hashable:
+    """All that `Known` depends on, of this worker's own tensor."""
+    return x.shape, x.dtype, x.requires_grad, torch.is_grad_enabled()
