@@ -175,10 +175,20 @@ class Bucket:
     def gradients(self) -> torch.Tensor:
         """This rank's part of the gradients; made when first used in a round."""
         if self._gradients is None:
-            self._gradients = torch.empty(self.count, dtype=self.dtype, device=self.device)
-            for each in self.pieces:
-                each.gradient = self.view_of(each.piece, self._gradients)
+            return self.put_gradients(torch.empty(self.count, dtype=self.dtype, device=self.device))
         return self._gradients
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there is memory for them already."""
+        return self._gradients is not None
+
+    def put_gradients(self, memory: torch.Tensor) -> torch.Tensor:
+        """Have them in this memory until the round ends."""
+        self._gradients = memory
+        for each in self.pieces:
+            each.gradient = self.view_of(each.piece, memory)
+        return memory
 
     def take(self, *, gives_back: bool) -> list[torch.Tensor | None]:
         """What the parameters have as gradients; counts anew.
@@ -190,7 +200,7 @@ class Bucket:
         for _, entry, tensor in self.members:
             gradient = tensor.grad
             if gradient is not None:
-                check_gradient(entry, gradient)
+                check_layout(entry, gradient.layout)
             taken.append(gradient)
             if gives_back:
                 tensor.grad = None
@@ -297,9 +307,9 @@ def copy_gradients(views: Sequence[torch.Tensor], gradients: Sequence[torch.Tens
         torch._foreach_copy_(targets, sources)
 
 
-def check_gradient(entry: Entry, gradient: torch.Tensor) -> None:
+def check_layout(entry: Entry, layout: torch.layout) -> None:
     """Raise `UnsupportedError` for a sparse gradient."""
-    if gradient.layout != torch.strided:
+    if layout != torch.strided:
         raise UnsupportedError(
             f"parameter {entry.name!r} has a sparse gradient, which cannot be cut into parts. Use"
             " sparse=False in its embedding, or leave it out and train it with"

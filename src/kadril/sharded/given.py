@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from kadril.errors import MismatchError
-from kadril.sharded.bucket import Bucket, check_gradient
+from kadril.sharded.bucket import Bucket, check_layout
 from kadril.sharded.layout import flat_order
 from kadril.sharded.meeting import Wish, meet
 from kadril.sharded.shards import Shards
@@ -39,7 +39,7 @@ class GivenGradients:
         for bucket in self.shards.buckets:
             for place, entry, tensor in bucket.members:
                 if tensor.grad is not None:
-                    check_gradient(entry, tensor.grad)
+                    check_layout(entry, tensor.grad.layout)
                     present |= 1 << place
         self.agreed = meet(
             self.shards.transport,

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from kadril.sharded.bucket import Bucket, Scale, Scratch, check_gradient
+from kadril.sharded.bucket import Bucket, Scale, Scratch, check_layout
 from kadril.sharded.courier import Courier, wants_courier
 from kadril.sharded.layout import flat_order, shaped
 from kadril.sharded.meeting import Agreement, Wish, meet
@@ -131,15 +131,15 @@ class ReducedGradients:
 
     # ---- backward -------------------------------------------------------------------------------
 
-    def arrived(self, place: int, gradient: torch.Tensor) -> None:
-        """A gradient is in `.grad`.
+    def arrived(self, place: int, layout: torch.layout) -> None:
+        """A gradient of this layout is in `.grad`, and nothing else refers to it.
 
         Raises:
             UnsupportedError: it is sparse.
         """
         bucket = self.shards.bucket_of(place)
-        if gradient.layout != torch.strided:
-            check_gradient(bucket.members[bucket.places.index(place)][1], gradient)
+        if layout != torch.strided:
+            check_layout(bucket.members[bucket.places.index(place)][1], layout)
         self._is_settled = False
         if self.stage == 1 or place in bucket.arrived:
             return  # it came again before its bucket was reduced: autograd has added it up
@@ -376,7 +376,7 @@ def arrived(
     gradients = itself()
     # Autograd calls also where a compiled graph has sent the gradient away, and there is none.
     if gradients is not None and tensor.grad is not None:
-        gradients.arrived(place, tensor.grad)
+        gradients.arrived(place, tensor.grad.layout)
 
 
 def remove(hooks: list[RemovableHandle]) -> None:

@@ -19,7 +19,7 @@ __all__ = ["CutBucket", "cut_bucket", "most_queued_bytes", "open_outbox"]
 
 # Of a rank's slots together: this part of all gradients, and the largest that goes at once, within
 # bounds. So a rank may be ahead by some layers, and its outbox is small beside the optimizer state.
-SHARE_OF_GRADIENTS = 1 / 16
+SHARE_OF_GRADIENTS = 1 / 32
 LEAST_BYTES = 1 << 16
 MOST_BYTES = 1 << 26
 

@@ -9,7 +9,8 @@
     rank 1            post 0   add 0   post 1   add 1     post 2   add 2   settle
 
 So a rank may be ahead of the others by what fits into its outbox and some more, and ranks meet only
-before parameters are written. A gradient is freed when this rank's part of it was added up.
+before parameters are written. A gradient is freed when this rank's part of it was added up, or
+stays until the round ends, with sums in it (spare.py).
 
 The order of additions does not depend on who comes first: within a block it is that of the ranks,
 and blocks of several backward passes are added in the order of the passes.
@@ -30,6 +31,7 @@ from kadril.sharded.gradients import ReducedGradients
 from kadril.sharded.meeting import Agreement, Wish
 from kadril.sharded.outbox import CutBucket, cut_bucket, most_queued_bytes, open_outbox
 from kadril.sharded.shards import Shards
+from kadril.sharded.spare import SpareMemory, has_one_holder
 from kadril.transport.buffer import TORCH_DTYPES
 
 __all__ = ["PostedGradients"]
@@ -52,11 +54,17 @@ class Parcel:
     Attributes:
         flat: the gradients, one after the other; None where there are none.
         cut: the bucket and its blocks.
+        is_ours: whether nobody else sees that memory.
+        is_posted: whether all blocks are posted.
+        has_sum: whether this rank's part is added up in place.
     """
 
-    def __init__(self, flat: torch.Tensor | None, cut: CutBucket) -> None:
+    def __init__(self, flat: torch.Tensor | None, cut: CutBucket, *, is_ours: bool) -> None:
         self.flat = flat
         self.cut = cut
+        self.is_ours = is_ours
+        self.is_posted = False
+        self.has_sum = False
 
     @property
     def num_bytes(self) -> int:
@@ -68,12 +76,12 @@ class Sent:
     """Blocks of a parcel that are posted and not taken.
 
     Attributes:
-        flat: the gradients that they are of; None where there are none.
+        parcel: that they are of.
         count: how many.
     """
 
-    def __init__(self, flat: torch.Tensor | None, count: int) -> None:
-        self.flat = flat
+    def __init__(self, parcel: Parcel, count: int) -> None:
+        self.parcel = parcel
         self.count = count
 
 
@@ -95,6 +103,7 @@ class PostedGradients(ReducedGradients):
         self._num_walked = 0  # blocks posted and queued
         self._next_block = 0  # of the first parcel in the queue
         self._sent: deque[Sent] = deque()
+        self._spare = SpareMemory()
         self._sum: torch.Tensor | None = None  # where the bucket at hand is added up
         self._is_fresh = True  # whether that is the bucket's own memory
         self._discarded = 0  # blocks before this number do not count
@@ -142,8 +151,13 @@ class PostedGradients(ReducedGradients):
         if self._box is None:
             super().send(bucket, taken)
             return
-        self.queue(Parcel(bucket.flatten(taken), self.cut(bucket)))
-        del taken
+        is_alone = has_one_holder(taken)
+        flat = bucket.flatten(taken)
+        is_copy = flat is not None and all(
+            each is None or each.data_ptr() != flat.data_ptr() for each in taken
+        )
+        self.queue(Parcel(flat, self.cut(bucket), is_ours=is_alone or is_copy))
+        del taken, flat
         self.go_on()
         if self._num_queued_bytes > self._most_queued_bytes and self._is_patient:
             self.wait_for_room(self._box)
@@ -174,13 +188,15 @@ class PostedGradients(ReducedGradients):
         count = box.post(blocks, self._next_block, NUM_POSTED_AT_ONCE, address)
         if not count:
             return False
-        if self._sent and self._sent[-1].flat is flat:
+        if self._sent and self._sent[-1].parcel is parcel:
             self._sent[-1].count += count
         else:
-            self._sent.append(Sent(flat, count))
+            self._sent.append(Sent(parcel, count))
         self._next_block += count
         if self._next_block == len(blocks):
             self._next_block = 0
+            parcel.is_posted = True
+            self.spare_rest(parcel)
             self._num_queued_bytes -= parcel.num_bytes
             self._queue.popleft()
         return True
@@ -225,10 +241,10 @@ class PostedGradients(ReducedGradients):
         is_discarded = number < self._discarded
         if is_discarded:
             count = min(count, self._discarded - number)
-        own = None
+        own: Parcel | None = None
         if number < box.num_posted:
             count = min(count, self._sent[0].count)
-            own = self._sent[0].flat
+            own = self._sent[0].parcel
             self._sent[0].count -= count
             if not self._sent[0].count:
                 self._sent.popleft()
@@ -236,8 +252,9 @@ class PostedGradients(ReducedGradients):
             box.skip(count)
             return
         if first == 0:
-            self.begin_sum(cut.bucket)
-        self.add_up(box, cut, range(first, first + count), own, posted)
+            self.begin_sum(cut.bucket, own)
+        flat = None if own is None else own.flat
+        self.add_up(box, cut, range(first, first + count), flat, posted)
         if first + count == len(cut.blocks):
             self.end_sum(cut.bucket)
 
@@ -264,10 +281,30 @@ class PostedGradients(ReducedGradients):
             self.scale.after,
         )
 
-    def begin_sum(self, bucket: Bucket) -> None:
-        """Add the bucket at hand up where its gradients are kept, if that is empty."""
+    def begin_sum(self, bucket: Bucket, own: Parcel | None) -> None:
+        """Add the bucket at hand up where its gradients are kept, if that is empty.
+
+        Args:
+            bucket: that is at hand.
+            own: this rank's gradients of it.
+        """
         self._is_fresh = not any(bucket.is_filled)
+        if self._is_fresh and bucket.count and not bucket.has_gradients:
+            memory = self._spare.take(bucket.count, bucket.dtype)
+            if memory is None and own is not None and own.flat is not None and own.is_ours:
+                memory = own.flat[bucket.begin : bucket.begin + bucket.count]
+                own.has_sum = True
+                self.spare_rest(own)
+            if memory is not None:
+                bucket.put_gradients(memory)
         self._sum = bucket.gradients if self._is_fresh else torch.empty_like(bucket.gradients)
+
+    def spare_rest(self, parcel: Parcel) -> None:
+        """Let sums go where the gradients of others were, once these are posted."""
+        if parcel.flat is not None and parcel.has_sum and parcel.is_posted:
+            bucket = parcel.cut.bucket
+            self._spare.give(parcel.flat[: bucket.begin])
+            self._spare.give(parcel.flat[bucket.begin + bucket.count :])
 
     def end_sum(self, bucket: Bucket) -> None:
         """The bucket at hand is added up."""
@@ -326,6 +363,7 @@ class PostedGradients(ReducedGradients):
                 if not agreement.wants_cycle and None not in agreement.ends:
                     break
             box.skip_to(box.num_taken)
+            self._spare.clear()
             self._num_walked = box.num_posted
         finally:
             self._ends = ()
@@ -368,7 +406,8 @@ class PostedGradients(ReducedGradients):
         while self._turn:
             bucket = self._order[self._turn]
             self._turn = (self._turn + 1) % len(self._order)
-            self.queue(Parcel(None, self.cut(bucket)))
+            self.queue(Parcel(None, self.cut(bucket), is_ours=False))
+        self._spare.clear()
         self._discarded = self._num_walked
         self._sum = None
         for bucket in self.shards.buckets:

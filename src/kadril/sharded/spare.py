@@ -1,0 +1,69 @@
+"""Spare memory: that of gradients which are posted, for this rank's sums of them.
+
+Sums stay until the round ends, and gradients do not. An allocator that lays a sum into the hole
+that a gradient left has no room there for the next gradient, and takes more from the system; that
+of glibc cannot even lay a gradient into the hole of another of its size (it looks for more, so as
+to align it). So some gradients stay, with sums in them:
+
+    gradient of bucket 0   | sum of bucket 0, in place | sum of bucket 1 |     rank 0 of 2
+    gradient of bucket 1   freed
+    gradient of bucket 2   | sum of bucket 2, in place | sum of bucket 3 |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from kadril.sharded.plan import LINE_BYTES
+
+__all__ = ["SpareMemory", "has_one_holder"]
+
+# Less is not worth a place in the list.
+LEAST_BYTES = 1 << 12
+
+
+class SpareMemory:
+    """Memory that nobody needs any more, to be used again."""
+
+    def __init__(self) -> None:
+        self._pieces: list[torch.Tensor] = []
+
+    def give(self, memory: torch.Tensor) -> None:
+        """Have contiguous memory of one dim used, from its first line on."""
+        item = memory.element_size()
+        begin = -memory.data_ptr() % LINE_BYTES // item
+        if (memory.numel() - begin) * item >= LEAST_BYTES:
+            self._pieces.append(memory[begin:])
+
+    def take(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Memory for some elements; None where there is not as much in one piece."""
+        for place, piece in enumerate(self._pieces):
+            if piece.dtype == dtype and piece.numel() >= count:
+                del self._pieces[place]
+                self.give(piece[count:])
+                return piece[:count]
+        return None
+
+    def clear(self) -> None:
+        """Let go of all of it."""
+        self._pieces.clear()
+
+
+def has_one_holder(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether this list has the only reference to its only tensor, and that to its memory.
+
+    Then nobody sees what is written there. Hooks of users may have kept a gradient, or it may be an
+    array of somebody else's.
+    """
+    if len(tensors) != 1 or tensors[0] is None or not tensors[0].is_cpu:
+        return False
+    # The list has one, and the call that counts another; later Pythons leave that one out.
+    num_uses: int = tensors[0]._use_count()  # type: ignore[attr-defined]
+    if sys.getrefcount(tensors[0]) > 2 or num_uses > 1:
+        return False
+    storage = tensors[0].untyped_storage()
+    # The tensor has one, `storage` another. What comes from elsewhere cannot be resized.
+    return torch._C._storage_Use_Count(storage._cdata) <= 2 and storage.resizable()
