@@ -21,6 +21,7 @@ import torch
 from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import StateError
+from kadril.sharded.courier import wants_courier
 from kadril.transport.mpi import MpiTransport
 
 world = MPI.COMM_WORLD
@@ -65,6 +66,7 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print(f"{len(errors)} of 2 threads were refused", *errors, flush=True)
+print(f"work beside the computation: {wants_courier(transport)}", flush=True)
 
 # A communicator is a scarce thing: an MPI has some thousands of them.
 for _ in range(100):
@@ -112,5 +114,6 @@ def test_one_process_among_others(
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("user traffic is apart") == 2
     assert run.stdout.count(f"{num_refused} of 2 threads were refused") == 2, run.stdout
+    assert run.stdout.count(f"work beside the computation: {num_refused == 0}") == 2, run.stdout
     assert ("initialized for one thread only" in run.stdout) == bool(num_refused)
     assert run.stdout.count("the communicator is the caller's") == 2

@@ -7,6 +7,7 @@ pass (measured for kadril.torch: optimizer/overlap.py); there it is done where i
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import weakref
@@ -17,15 +18,21 @@ from kadril.transport.base import Transport
 
 __all__ = ["Courier", "wants_courier"]
 
+logger = logging.getLogger("kadril")
+
 Task: TypeAlias = Callable[[], None]
 
 
 def wants_courier(transport: Transport) -> bool:
-    """Whether reductions are better done beside the backward pass.
-
-    Not over MPI, which may have been started for one thread only.
-    """
-    return transport.kind == "c10d"
+    """Whether reductions are better done beside the backward pass, and may be."""
+    if transport.kind == "mpi" and not getattr(transport, "takes_any_thread", False):
+        logger.info(
+            "this MPI was initialized for one thread only: gradients are reduced, and parameters"
+            " gathered, while nothing is computed; set mpi4py.rc.thread_level = 'multiple' before"
+            " mpi4py.MPI is imported"
+        )
+        return False
+    return transport.kind in ("c10d", "mpi")
 
 
 class Courier:

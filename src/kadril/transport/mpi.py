@@ -103,6 +103,11 @@ class MpiTransport(MovingTransport):
         )
         self._only_thread = None if level >= MPI.THREAD_SERIALIZED else threading.get_ident()
 
+    @property
+    def takes_any_thread(self) -> bool:
+        """Whether threads other than the one that made it may use it, one at a time."""
+        return self._only_thread is None
+
     def _check_usable(self, call: Call) -> None:
         super()._check_usable(call)
         if self._only_thread not in (None, threading.get_ident()):

@@ -26,7 +26,7 @@ SHAPES = ((300_007,), (280_000,), (3, 5), (290_000,), (310_000,), (270_000,))
 NUM_STEPS = 3
 
 
-@ranks(2, 3, transports=("c10d",))
+@ranks(2, 3, transports=("c10d", "mpi:openmpi"))
 def test_a_step_in_portions_has_the_bits_of_one(world: World) -> None:
     for name, options in OPTIMIZERS:
         parameters = make_parameters(SHAPES)
@@ -40,7 +40,7 @@ def test_a_step_in_portions_has_the_bits_of_one(world: World) -> None:
         assert_same(parameters, one_process(plain(name, options), means, SHAPES)[0])
 
 
-@ranks(2, transports=("c10d",))
+@ranks(2, transports=("c10d", "mpi:openmpi"))
 def test_gathering_begins_before_the_step_ends(world: World) -> None:
     """A spy on both: a gather of an early portion does not wait for the last step."""
     parameters = make_parameters(SHAPES)
@@ -69,7 +69,7 @@ def test_gathering_begins_before_the_step_ends(world: World) -> None:
     assert threads == ["kadril.sharded"] * len(trainer._shards.buckets)
 
 
-@ranks(2, transports=("c10d",))
+@ranks(2, transports=("c10d", "mpi:openmpi"))
 def test_a_hook_of_the_optimizer_is_called_once_a_step(world: World) -> None:
     parameters = make_parameters(SHAPES)
     trainer = POS_Trainer(parameters, torch.optim.SGD, {"lr": 0.125}, world=world)
