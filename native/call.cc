@@ -95,7 +95,7 @@ std::string Call::text() const {
       for (int i = 0; i < num_dims; ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
       text += "]";
     } else if (count > 0) {
-      text += "[" + std::to_string(count) + "]";
+      (text += '[').append(std::to_string(count)) += ']';
     }
     if (reduces(kind)) text += std::string(", ") + name_of(op);
     if (root >= 0) text += ", root=" + std::to_string(root);
@@ -105,7 +105,7 @@ std::string Call::text() const {
   if (name[0] != 0) {
     if (kind != Kind::barrier) text += ", ";
     // A peer's memory is not trusted to end with a zero.
-    text += "name='" + std::string(name, strnlen(name, max_name)) + "'";
+    (text += "name='").append(name, strnlen(name, max_name)) += '\'';
   }
   return text + ")";
 }
