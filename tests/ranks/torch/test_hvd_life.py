@@ -177,6 +177,7 @@ def test_who_waits_is_told_that_another_rank_has_left(world: World) -> None:
 @with_peers_on_shm
 def test_handles_of_an_earlier_engine_are_void(world: World) -> None:
     handle = hvd.allreduce_async(torch.ones(2), name=f"only {world.rank}")
+    world.transport.barrier()
     hvd.shutdown()
     hvd.init()
     try:
@@ -191,6 +192,7 @@ def test_memory_of_ops_that_were_given_up_is_not_written(world: World) -> None:
     tensor = torch.full((1000,), float(world.rank))
     if world.size > 1:
         hvd.allreduce_async_(tensor, name=f"only {world.rank}", op=hvd.Sum)
+    world.transport.barrier()
     hvd.shutdown()
     hvd.init()
     check_works("after")
