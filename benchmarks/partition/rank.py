@@ -25,6 +25,7 @@ from kadril.nn import DistributedConv2d
 from kadril.partition import Partition, world_partition
 
 NUM_LAYERS = 64
+NUMS_OF_CHANNELS = (4, 5, 6, 7, 8)  # the first of them finds torch's own convolutions cold
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
         samples[workload] = take_turns(
             settings, num_rounds=words.rounds, barrier=world.transport.barrier
         )
-    answer: dict[str, Any] = {"samples": samples, "setup": measure_setup(P_rows, world)}
+    answer: dict[str, Any] = {"samples": samples, "setup": measure_setups(P_rows, world)}
     leave_answer(words.directory, rank, answer)
     dist.destroy_process_group()
     kadril.shutdown()
@@ -138,12 +139,20 @@ def repartition_settings(way: Kadril) -> list[Setting]:
     ]
 
 
-def measure_setup(P_rows: Partition, world: kadril.World) -> dict[str, float]:
+def measure_setups(P_rows: Partition, world: kadril.World) -> list[dict[str, float]]:
+    """As `measure_setup`, for layers of several kinds, none of which was there before."""
+    return [measure_setup(P_rows, world, num_channels) for num_channels in NUMS_OF_CHANNELS]
+
+
+def measure_setup(P_rows: Partition, world: kadril.World, num_channels: int) -> dict[str, float]:
     """Seconds to make layers, and for a first and a second call of each."""
-    x = torch.ones(1, 4, 16, 16)
+    x = torch.ones(1, num_channels, 16, 16)
     world.transport.barrier()
     start = time.perf_counter()
-    layers = [DistributedConv2d(P_rows, 4, 4, 3, padding=1) for _ in range(NUM_LAYERS)]
+    layers = [
+        DistributedConv2d(P_rows, num_channels, num_channels, 3, padding=1)
+        for _ in range(NUM_LAYERS)
+    ]
     made = time.perf_counter() - start
     times = []
     for _ in range(2):
