@@ -22,7 +22,7 @@ from kadril.bench.side_by_side import run_side_by_side
 from kadril.bench.turns import slowest
 
 NUM_RANKS = 2
-NUM_LOOKS = 3  # at memory between steps: how far apart ranks were leaves its traces in it
+NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
 TIMEOUT = 1800.0
 MODELS = ("mlp", "transformer")
 TIMED_SETTINGS = (

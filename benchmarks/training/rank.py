@@ -6,16 +6,16 @@ python rank.py DIRECTORY --workload WORKLOAD --setting SETTING
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import torch
-from settings import KEEPING, make_setting
+from settings import KEEPING, make_trainer
 
 import kadril
 import kadril.torch as hvd
 from kadril.bench.engines.gloo import GlooEngine
 from kadril.bench.program import leave_answer
 from kadril.bench.side_by_side import take_own_turns
+from kadril.bench.turns import Setting
 
 TIMEOUT = 3600.0
 
@@ -33,8 +33,8 @@ def main() -> None:
     world = kadril.init(keep_heap=keeps, stall_warning=TIMEOUT, patience=TIMEOUT)
     hvd.init()
     gloo = GlooEngine(world) if words.setting.startswith("DDP") else None
-    timeline = str(Path(words.directory) / "timeline.json")
-    trainer, setting = make_setting(words.workload, words.setting, timeline)
+    trainer, step, num_calls = make_trainer(words.workload, words.setting)
+    setting = Setting(words.setting, step, num_calls=num_calls)
     rounds = take_own_turns(words.directory, world, setting)
     losses = [loss.item() for loss in trainer.losses]
     answer = {"rounds": rounds, "losses": losses, "digest": trainer.digest()}

@@ -13,12 +13,14 @@ from check_bars import check_bars
 from settings import SETTINGS
 
 from kadril.bench.claim import Outcome, run_claim
+from kadril.bench.program import run_program
 from kadril.bench.sheet import Series, Sheet
 from kadril.bench.side_by_side import Answers, run_side_by_side
 from kadril.bench.turns import slowest
 
 NUM_RANKS = 2
 TIMEOUT = 600.0
+TIMELINE_ROUNDS = 3  # for each round of the others: a bar of 2 % wants more of them
 
 
 def measure(num_rounds: int) -> Outcome:
@@ -41,7 +43,19 @@ def measure(num_rounds: int) -> Outcome:
         facts["digests"][workload] = {
             name: [one["digest"] for one in answers] for name, answers in found.items()
         }
-    return Outcome(series, facts)
+    return Outcome([*series, *measure_timeline(num_rounds * TIMELINE_ROUNDS)], facts)
+
+
+def measure_timeline(num_rounds: int) -> list[Series]:
+    """Time the same steps with the timeline on and off."""
+    print("timeline", file=sys.stderr, flush=True)
+    answers = run_program(
+        Path(__file__).with_name("timeline_rank.py"),
+        ["--rounds", str(num_rounds)],
+        num_ranks=NUM_RANKS,
+        timeout=TIMEOUT,
+    )
+    return [Series("timeline", name, rounds) for name, rounds in slowest(answers).items()]
 
 
 def mean_losses(answers: Answers) -> list[float]:

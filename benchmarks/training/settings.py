@@ -8,7 +8,6 @@ meeting               nobody, but ranks wait for each other once a step
 least                 nobody, but each step adds up as many bytes, which lie in shared memory
                       already, without a copy: what no reduction of gradients can do without
 kadril                kadril.torch.DistributedOptimizer
-kadril, timeline      the same, while the timeline is being written
 DDP                   DistributedDataParallel on gloo, as it comes
 DDP static            with static_graph
 DDP views             with gradient_as_bucket_view
@@ -32,12 +31,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import kadril
 import kadril.torch as hvd
-from kadril.bench.turns import Setting
 
-__all__ = ["ALONE", "KEEPING", "SETTINGS", "Trainer", "make_setting"]
+__all__ = ["ALONE", "KADRIL", "KEEPING", "SETTINGS", "Trainer", "make_trainer"]
 
 ALONE, KEPT, MEETING, LEAST = "alone", "alone, heap kept", "meeting", "least"
-KADRIL, TIMELINE = "kadril", "kadril, timeline"
+KADRIL = "kadril"
 DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "DDP": {},
     "DDP static": {"static_graph": True},
@@ -47,12 +45,12 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
 
 # By workload.
 SETTINGS = {
-    "mlp": (ALONE, KEPT, MEETING, LEAST, KADRIL, TIMELINE, *DDP_OPTIONS),
+    "mlp": (ALONE, KEPT, MEETING, LEAST, KADRIL, *DDP_OPTIONS),
     "chain": (ALONE, KADRIL, *DDP_OPTIONS),
 }
 
 # As `kadril.init()` does; the others run as they would without kadril.
-KEEPING = (KEPT, MEETING, LEAST, KADRIL, TIMELINE)
+KEEPING = (KEPT, MEETING, LEAST, KADRIL)
 
 LEARNING_RATE = 0.1
 
@@ -73,7 +71,7 @@ class Trainer:
             DistributedDataParallel(model, **DDP_OPTIONS[name]) if name in DDP_OPTIONS else model
         )
         self._optimizer: Any = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
-        if name in (KADRIL, TIMELINE):
+        if name == KADRIL:
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
             named = model.named_parameters()
             self._optimizer = hvd.DistributedOptimizer(self._optimizer, named_parameters=named)
@@ -105,7 +103,7 @@ class Trainer:
         self._optimizer.zero_grad()
         loss = self._model(x)
         loss.backward()
-        if self.name in (KADRIL, TIMELINE):
+        if self.name == KADRIL:
             self._optimizer.synchronize()
         self.losses.append(loss.detach())
 
@@ -119,28 +117,13 @@ class Trainer:
         return bits.hexdigest()[:16]
 
 
-def make_setting(workload: str, name: str, timeline: str) -> tuple[Trainer, Setting]:
-    """One setting of a workload.
+def make_trainer(workload: str, name: str) -> tuple[Trainer, Callable[[], None], int]:
+    """One setting: its trainer, its step, and how many of them are timed together.
 
     Args:
         workload: "mlp" or "chain".
         name: of the setting.
-        timeline: path for the timeline.
     """
-    trainer, step, num_calls = make_trainer(workload, name)
-    is_traced = name == TIMELINE
-    setting = Setting(
-        name,
-        step,
-        num_calls=num_calls,
-        enter=(lambda: hvd.start_timeline(timeline)) if is_traced else None,
-        leave=hvd.stop_timeline if is_traced else None,
-    )
-    return trainer, setting
-
-
-def make_trainer(workload: str, name: str) -> tuple[Trainer, Callable[[], None], int]:
-    """One setting: its trainer, its step, and how many of them are timed together."""
     if workload == "mlp":
         trainer = Trainer(name, make_mlp())
         batches = cycle(make_batches(hvd.rank()))

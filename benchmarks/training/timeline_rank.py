@@ -1,0 +1,47 @@
+"""The program of a rank: the same steps with the timeline on and off, in turns.
+
+python timeline_rank.py DIRECTORY --rounds N
+
+In the same processes, unlike other settings: what it costs is less than two processes differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from settings import KADRIL, make_trainer
+
+import kadril
+import kadril.torch as hvd
+from kadril.bench.program import leave_answer
+from kadril.bench.turns import Setting, take_turns
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory")
+    parser.add_argument("--rounds", type=int, required=True)
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    world = kadril.init()
+    hvd.init()
+    path = str(Path(words.directory) / "timeline.json")
+    _, step, num_calls = make_trainer("mlp", KADRIL)
+    off = Setting("off", step, num_calls=num_calls)
+    on = Setting(
+        "on",
+        step,
+        num_calls=num_calls,
+        enter=lambda: hvd.start_timeline(path),
+        leave=hvd.stop_timeline,
+    )
+    samples = take_turns((off, on), num_rounds=words.rounds, barrier=world.transport.barrier)
+    leave_answer(words.directory, world.rank, samples)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
