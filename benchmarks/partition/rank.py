@@ -5,7 +5,6 @@ python rank.py DIRECTORY --rounds N        under mpirun, on two ranks
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from mpi4py import MPI
 from ways import Gloo, Kadril, MpiNumpy
 
 import kadril
-from kadril.bench.program import leave_answer
+from kadril.bench.program import leave_answer, read_words
 from kadril.bench.turns import Setting, take_turns
 from kadril.nn import DistributedConv2d
 from kadril.partition import Partition, world_partition
@@ -30,10 +29,7 @@ NUMS_OF_CHANNELS = (4, 5, 6, 7, 8)  # the first of them finds torch's own convol
 
 def main() -> None:
     """Measure everything."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory")
-    parser.add_argument("--rounds", type=int, required=True)
-    words = parser.parse_args()
+    words = read_words()
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     rank = MPI.COMM_WORLD.rank

@@ -5,7 +5,6 @@ python rank.py DIRECTORY --rounds N
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
@@ -15,16 +14,13 @@ from settings import WORKLOADS, check_results, make_settings
 import kadril
 import kadril.torch as hvd
 from kadril.bench.engines.gloo import GlooEngine
-from kadril.bench.program import leave_answer
+from kadril.bench.program import leave_answer, read_words
 from kadril.bench.turns import take_turns
 
 
 def main() -> None:
     """Measure all workloads."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory")
-    parser.add_argument("--rounds", type=int, required=True)
-    words = parser.parse_args()
+    words = read_words()
     torch.set_num_threads(1)
     gloo = GlooEngine(kadril.init())
     hvd.init()

@@ -7,7 +7,6 @@ In the same processes, unlike other settings: what it costs is less than two pro
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
@@ -15,16 +14,13 @@ from settings import KADRIL, make_trainer
 
 import kadril
 import kadril.torch as hvd
-from kadril.bench.program import leave_answer
+from kadril.bench.program import leave_answer, read_words
 from kadril.bench.turns import Setting, take_turns
 
 
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory")
-    parser.add_argument("--rounds", type=int, required=True)
-    words = parser.parse_args()
+    words = read_words()
     torch.set_num_threads(1)
     world = kadril.init()
     hvd.init()

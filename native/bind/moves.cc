@@ -81,11 +81,11 @@ class MovePlan {
   // As the last `run` with copies and nothing beside, for tensors that lie as those of it did;
   // NotImplemented for others.
   nb::object run_again(nb::handle channel, nb::handle source, nb::handle target, const char* name) {
-    // Taken out meanwhile: another thread may come by while this one has let go of the GIL.
-    std::optional<Kept> now = std::exchange(kept_, std::nullopt);
-    if (!now || !now->placement.take_over(array_of(source), array_of(target))) {
+    if (!kept_ || !kept_->placement.take_over(array_of(source), array_of(target))) {
       return nb::borrow(Py_NotImplemented);
     }
+    // Taken out meanwhile: another thread may come by while this one has let go of the GIL.
+    std::optional<Kept> now = std::exchange(kept_, std::nullopt);
     nb::object found = move(channel, *now, name);
     kept_ = std::move(now);
     return found;

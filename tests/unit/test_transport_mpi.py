@@ -21,7 +21,7 @@ import torch
 from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import StateError
-from kadril.sharded.courier import wants_courier
+from kadril.sharded.courier import courier_for
 from kadril.transport.mpi import MpiTransport
 
 world = MPI.COMM_WORLD
@@ -66,7 +66,7 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print(f"{len(errors)} of 2 threads were refused", *errors, flush=True)
-print(f"work beside the computation: {wants_courier(transport)}", flush=True)
+print(f"work beside the computation: {courier_for(transport) is not None}", flush=True)
 
 # A communicator is a scarce thing: an MPI has some thousands of them.
 for _ in range(100):

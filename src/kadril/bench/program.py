@@ -5,6 +5,7 @@ The program gets the path of a directory as its first argument and leaves `rank.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 from kadril.bench.peers import Start, clean_environment
 from kadril.errors import KadrilError
 
-__all__ = ["ProgramError", "RunningProgram", "leave_answer", "run_program"]
+__all__ = ["ProgramError", "RunningProgram", "leave_answer", "read_words", "run_program"]
 
 
 class ProgramError(KadrilError):
@@ -112,6 +113,14 @@ def run_program(
     """
     with RunningProgram(program, arguments, num_ranks=num_ranks, start=start) as running:
         return running.wait(timeout)
+
+
+def read_words() -> argparse.Namespace:
+    """What a rank is told that times several settings: `directory` and `rounds`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory")
+    parser.add_argument("--rounds", type=int, required=True)
+    return parser.parse_args()
 
 
 def leave_answer(directory: str, rank: int, answer: dict[str, Any]) -> None:

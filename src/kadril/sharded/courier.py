@@ -16,23 +16,11 @@ from typing import TypeAlias
 
 from kadril.transport.base import Transport
 
-__all__ = ["Courier", "wants_courier"]
+__all__ = ["Courier", "courier_for"]
 
 logger = logging.getLogger("kadril")
 
 Task: TypeAlias = Callable[[], None]
-
-
-def wants_courier(transport: Transport) -> bool:
-    """Whether reductions are better done beside the backward pass, and may be."""
-    if transport.kind == "mpi" and not getattr(transport, "takes_any_thread", False):
-        logger.info(
-            "this MPI was initialized for one thread only: gradients are reduced, and parameters"
-            " gathered, while nothing is computed; set mpi4py.rc.thread_level = 'multiple' before"
-            " mpi4py.MPI is imported"
-        )
-        return False
-    return transport.kind in ("c10d", "mpi")
 
 
 class Courier:
@@ -76,6 +64,20 @@ class Courier:
             error = self._errors[0]
             self._errors.clear()
             raise error
+
+
+def courier_for(transport: Transport) -> Courier | None:
+    """One for work on a transport; None where it is better done in its place, or has to be."""
+    if transport.kind not in ("c10d", "mpi"):
+        return None
+    if not transport.takes_any_thread:
+        logger.info(
+            "this MPI was initialized for one thread only: gradients are reduced, and parameters"
+            " gathered, while nothing is computed; set mpi4py.rc.thread_level = 'multiple' before"
+            " mpi4py.MPI is imported"
+        )
+        return None
+    return Courier()
 
 
 def work(tasks: queue.SimpleQueue[Task | None], errors: list[BaseException]) -> None:

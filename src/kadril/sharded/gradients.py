@@ -32,7 +32,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from kadril.sharded.bucket import Bucket, Scale, Scratch, check_layout
-from kadril.sharded.courier import Courier, wants_courier
+from kadril.sharded.courier import Courier
 from kadril.sharded.layout import flat_order, shaped
 from kadril.sharded.meeting import Agreement, Wish, meet
 from kadril.sharded.shards import Shards
@@ -89,10 +89,13 @@ class ReducedGradients:
     Args:
         shards: parameters and their buckets.
         scale: of gradients, before and after they are added up.
+        courier: reduces beside the backward pass; None where that does not pay.
         stage: 1 or 2.
     """
 
-    def __init__(self, shards: Shards, scale: Scale, stage: int) -> None:
+    def __init__(
+        self, shards: Shards, scale: Scale, courier: Courier | None, *, stage: int
+    ) -> None:
         self.shards = shards
         self.transport = shards.transport
         self.scale = scale
@@ -107,7 +110,7 @@ class ReducedGradients:
         self._known = -1  # what was agreed when the order was made
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, remove, self._hooks).atexit = False
-        self._courier = Courier() if wants_courier(self.transport) else None
+        self._courier = courier
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Hear of the gradients of these buckets."""

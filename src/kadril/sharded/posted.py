@@ -27,6 +27,7 @@ import torch
 
 from kadril import _native
 from kadril.sharded.bucket import Bucket, Scale
+from kadril.sharded.courier import Courier
 from kadril.sharded.gradients import ReducedGradients
 from kadril.sharded.meeting import Agreement, Wish
 from kadril.sharded.outbox import CutBucket, cut_bucket, most_queued_bytes, open_outbox
@@ -91,8 +92,8 @@ class PostedGradients(ReducedGradients):
     Where there is no such memory it does as its base does.
     """
 
-    def __init__(self, shards: Shards, scale: Scale) -> None:
-        super().__init__(shards, scale, stage=2)
+    def __init__(self, shards: Shards, scale: Scale, courier: Courier | None) -> None:
+        super().__init__(shards, scale, courier, stage=2)
         self._box: _native.Outbox | None = None
         self._blocks: list[tuple[CutBucket, int]] = []  # of a cycle: a bucket, and which of it
         self._cuts: dict[int, CutBucket] = {}  # by number of the bucket

@@ -21,7 +21,7 @@ from kadril.errors import StateError
 from kadril.sharded.bucket import Scale
 from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
 from kadril.sharded.clip import clip_gradients, total_norm
-from kadril.sharded.courier import Courier, wants_courier
+from kadril.sharded.courier import courier_for
 from kadril.sharded.given import GivenGradients
 from kadril.sharded.gradients import Gradients, ReducedGradients
 from kadril.sharded.graph.options import backward_options, graph_pass_options
@@ -132,13 +132,14 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         self._prefix = prefix
         self._shards = Shards(self.transport, choose_rule(kind, rule), shares=share_parameters)
         scale = Scale(1.0 / gradient_predivide_factor, gradient_predivide_factor / self.size)
+        self._courier = courier_for(self.transport)
         self._gradients: Gradients
         self._registration: Registration | None = None
         if reduce_gradients:
             reduced = (
-                ReducedGradients(self._shards, scale, stage=1)
+                ReducedGradients(self._shards, scale, self._courier, stage=1)
                 if self.stage == 1
-                else PostedGradients(self._shards, scale)
+                else PostedGradients(self._shards, scale, self._courier)
             )
             self._gradients = reduced
         else:
@@ -159,7 +160,6 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             self._registration = self._graph_plan.register()
         made = without_compiler(kind, [options, *listed.options])
         self.optimizer = made(self._piece_groups(0), **options)
-        self._courier = Courier() if wants_courier(self.transport) else None
         self._is_settled = False
         self.num_steps = 0
         tie_to_world(self, self.world, self.transport)

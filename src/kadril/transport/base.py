@@ -37,6 +37,7 @@ class Transport(Protocol):
     rank: int  # of this process, within the group
     size: int
     world_ranks: tuple[int, ...]  # world rank of each rank of the group
+    takes_any_thread: bool  # one at a time; or only the thread that made it
 
     def allreduce(
         self,

@@ -57,6 +57,7 @@ class Meeting(abc.ABC):
         rank: of this process, within the group.
         size: number of ranks.
         world_ranks: world rank of each rank of the group.
+        takes_any_thread: whether any thread may call it, one at a time, or only that which made it.
         config: options of the world.
         num_calls: calls that this rank has begun; equal on all ranks that meet.
         num_completed: calls that it has ended with a result, or with a mismatch.
@@ -64,6 +65,7 @@ class Meeting(abc.ABC):
     """
 
     kind: str
+    takes_any_thread: bool = True
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
         if len(world_ranks) != size or not 0 <= rank < size:

@@ -101,16 +101,12 @@ class MpiTransport(MovingTransport):
         self._turn: AbstractContextManager[object] = (
             nullcontext() if level == MPI.THREAD_MULTIPLE else only_one
         )
-        self._only_thread = None if level >= MPI.THREAD_SERIALIZED else threading.get_ident()
-
-    @property
-    def takes_any_thread(self) -> bool:
-        """Whether threads other than the one that made it may use it, one at a time."""
-        return self._only_thread is None
+        self.takes_any_thread = level >= MPI.THREAD_SERIALIZED
+        self._maker = threading.get_ident()
 
     def _check_usable(self, call: Call) -> None:
         super()._check_usable(call)
-        if self._only_thread not in (None, threading.get_ident()):
+        if not self.takes_any_thread and threading.get_ident() != self._maker:
             raise StateError(
                 f"{call.text}: this MPI was initialized for one thread only, and this is another;"
                 " set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"

@@ -43,6 +43,7 @@ class ShmTransport:
     """
 
     kind = "shm"
+    takes_any_thread = True
 
     def __init__(
         self,
