@@ -87,6 +87,28 @@ def test_tensors_of_any_strides(world: World) -> None:
         assert y.is_contiguous()
 
 
+@ranks(2, 3)
+def test_one_exchange_of_tensors_that_lie_otherwise_each_time(world: World) -> None:
+    """Where boxes lie is kept from call to call; it must not be taken for that of other tensors."""
+    P_x = arranged(world, (1, world.size))
+    exchange = nn.HaloExchange(P_x, [(0, 0), (2, 2)])
+    for turn in range(6):
+        for width in (4, 6):
+            x = whole((6, width * world.size)) + turn
+            padded = torch.zeros(6, width * world.size + 4, dtype=x.dtype)
+            padded[:, 2:-2] = x
+            expected = padded[:, width * world.rank : width * (world.rank + 1) + 4]
+            mine = block(x, P_x)
+            apart = torch.zeros(6, 3 * width, dtype=x.dtype)
+            apart[:, ::3] = mine
+            graph = mine.clone().requires_grad_()
+            # The same layout twice in a row, in other memory, and others in between.
+            for given in (mine, mine.clone(), apart[:, ::3], mine, graph, mine.T.contiguous().T):
+                y = exchange(given)
+                assert torch.equal(y, expected), (turn, width, given.stride())
+                assert y.requires_grad == given.requires_grad
+
+
 @ranks(2)
 def test_lazily_conjugated_tensors(world: World) -> None:
     P_x = arranged(world, (2,))
