@@ -22,6 +22,7 @@ from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import StateError
 from kadril.sharded.courier import courier_for
+from kadril.sharded.dcp_background import Background
 from kadril.transport.mpi import MpiTransport
 
 world = MPI.COMM_WORLD
@@ -67,6 +68,10 @@ for thread in threads:
     thread.join()
 print(f"{len(errors)} of 2 threads were refused", *errors, flush=True)
 print(f"work beside the computation: {courier_for(transport) is not None}", flush=True)
+savers = []
+note = lambda: savers.append(threading.current_thread() is not threading.main_thread())
+Background().run(transport.split(0), note).result(60.0)
+print(f"saves beside the computation: {savers == [True]}", flush=True)
 
 # A communicator is a scarce thing: an MPI has some thousands of them.
 for _ in range(100):
@@ -114,6 +119,8 @@ def test_one_process_among_others(
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("user traffic is apart") == 2
     assert run.stdout.count(f"{num_refused} of 2 threads were refused") == 2, run.stdout
-    assert run.stdout.count(f"work beside the computation: {num_refused == 0}") == 2, run.stdout
+    for what in ("work", "saves"):
+        words = f"{what} beside the computation: {num_refused == 0}"
+        assert run.stdout.count(words) == 2, run.stdout
     assert ("initialized for one thread only" in run.stdout) == bool(num_refused)
     assert run.stdout.count("the communicator is the caller's") == 2

@@ -112,6 +112,10 @@ class CutTensor(torch.Tensor):
         """Whether all elements are here."""
         return self.local.numel() == math.prod(self.shape)
 
+    def beside(self, local: torch.Tensor) -> CutTensor:
+        """The same elements of another tensor."""
+        return CutTensor(local, self.shape, self.dims, self.begin, self.part)
+
     def whole(self) -> torch.Tensor:
         """The tensor itself, where all of it is here.
 
@@ -131,7 +135,7 @@ class CutTensor(torch.Tensor):
         return rebuild, (self.local, tuple(self.shape), self.dims, self.begin, tuple(self.part))
 
     def __deepcopy__(self, memo: Any) -> CutTensor:
-        return CutTensor(self.local.clone(), self.shape, self.dims, self.begin, self.part)
+        return self.beside(self.local.clone())
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -139,11 +143,18 @@ class CutTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None
     ) -> Any:
-        """Copies are made; nothing else can be computed with a part."""
-        if function in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
-            (self, *_) = arguments
-            copy = function(self.local)
-            return CutTensor(copy, self.shape, self.dims, self.begin, self.part)
+        """Copies are made, and room for them; nothing else can be computed with a part."""
+        (self, *others), keywords = arguments, keywords or {}
+        aten = torch.ops.aten
+        if function in (aten.detach.default, aten.clone.default):
+            return self.beside(function(self.local))
+        # Room is made for copies that stay whole while training goes on (`async_save` of torch).
+        is_room = function in (aten.zeros_like.default, aten.empty_like.default)
+        if is_room or (function is aten.new_empty.default and tuple(others[0]) == self.shape):
+            return self.beside(torch.zeros_like(self.local, device=keywords.get("device")))
+        if function is aten.copy_.default and others[0].shape == self.shape:
+            copy(others[0], self)
+            return self
         raise UnsupportedError(
             f"{function}: of this tensor a part is here; compute with its attribute `local`, or"
             " bring all parts to one rank with consolidate()"
@@ -201,6 +212,20 @@ class CutTensor(torch.Tensor):
                 flat = self.local[box.begin : box.begin + box.num_elements]
                 return shaped(flat, box.sizes, self.dims)
         raise StateError(f"{index.fqn}: there is nothing at {index.offset} on this rank")
+
+
+def copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy elements between tensors of which the same are here.
+
+    Raises:
+        StateError: not the same.
+    """
+    cut = [each for each in (source, target) if isinstance(each, CutTensor)]
+    if len(cut) == 2 and len({(each.begin, each.end, each.dims) for each in cut}) == 1:
+        cut[1].local.copy_(cut[0].local)
+        return
+    whole = [each.whole() if isinstance(each, CutTensor) else each for each in (source, target)]
+    whole[1].copy_(whole[0])
 
 
 def chunk_of(box: Box) -> ChunkStorageMetadata:

@@ -3,6 +3,10 @@
     dcp.save({"model": model, "optim": trainer}, "checkpoints/last")
     dcp.load({"model": model, "optim": trainer}, "checkpoints/last")
 
+    saved = dcp.async_save({"model": model, "optim": trainer}, "checkpoints/last")
+    ...                                              # training goes on
+    saved.result()                                   # raises what went wrong
+
 The files are torch's, and so are the keys:
 
     model.<name of parameter>                        as `model.state_dict()` has it
@@ -11,43 +15,35 @@ The files are torch's, and so are the keys:
 
 so that `torch.distributed.checkpoint.load` and `dcp_to_torch_save` read what is written here, at
 any number of ranks, and what FSDP or a plain optimizer wrote by `get_optimizer_state_dict` is read
-here.
+here. Beside them lies a file with checksums, which torch does not look at and `load` does.
 
 Metadata of torch's format is a pickle, which may run code when it is read: load only what you
-trust. It has no checksums either. The files of `trainer.save()` are JSON and bytes, with checksums.
-`torch.distributed.checkpoint.async_save` copies tensors by their storage, which parts do not have.
+trust; checksums tell of damage, not of malice. The files of `trainer.save()` are JSON and bytes.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
 
-import numpy as np
 from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlanner, SavePlan, SavePlanner
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 from kadril import world as worlds
-from kadril.errors import CheckpointError, KadrilError
-from kadril.sharded.agreement import allgather_json, raise_together
-from kadril.sharded.cut_tensor import coordinated
-from kadril.sharded.dcp_target import Target, state_of
-from kadril.sharded.dcp_writer import METADATA, AtomicWriter
+from kadril.sharded.dcp_background import background_of
+from kadril.sharded.dcp_reader import CheckedReader
+from kadril.sharded.dcp_saving import Saving, together
+from kadril.sharded.dcp_target import Target
+from kadril.sharded.dcp_writer import AtomicWriter
 from kadril.transport.base import Transport
 from kadril.world import World
 
-__all__ = ["AtomicWriter", "load", "save"]
-
-Result = TypeVar("Result")
+__all__ = ["AtomicWriter", "CheckedReader", "async_save", "load", "save"]
 
 PathLike = str | os.PathLike[str]
 
@@ -75,113 +71,75 @@ def save(
         CheckpointError: a rank could not write; on all ranks. What was there before is as it was.
         PeerLost, Stalled: a rank does not come.
     """
-    if storage_writer is None:
-        if checkpoint_id is None:
-            raise ValueError("give checkpoint_id, a directory, or a storage_writer")
-        storage_writer = AtomicWriter(checkpoint_id)
+    writer = writer_for(checkpoint_id, storage_writer)
     transport = transport_of(world, "save")
     try:
-        Saving(transport, storage_writer, planner or DefaultSavePlanner()).run(state_dict)
+        saving = Saving(transport, writer, planner or DefaultSavePlanner())
+        saving.begin(state_dict)
+        saving.end()
     finally:
         transport.close()
 
 
+def async_save(
+    state_dict: Mapping[str, Any],
+    checkpoint_id: PathLike | None = None,
+    *,
+    storage_writer: StorageWriter | None = None,
+    planner: SavePlanner | None = None,
+    world: World | None = None,
+) -> Future[None]:
+    """Write a checkpoint beside the training, as it is now; collective.
+
+    Ranks agree on who writes what, and each copies what falls to it; both are done on return, and
+    training may go on. The files are written in a thread of its own. One save is under way at a
+    time: this and every other call of this module first waits for the one before, and so does the
+    end of the world.
+
+    Args:
+        state_dict: as for `save`.
+        checkpoint_id: as for `save`.
+        storage_writer: as for `save`.
+        planner: as for `save`.
+        world: as for `save`.
+
+    Returns:
+        A future. Its `result()` waits until the checkpoint is whole, and raises what `save` would.
+
+    Raises:
+        CheckpointError: there is something that cannot be saved; on all ranks.
+        PeerLost, Stalled: a rank does not come.
+    """
+    writer = writer_for(checkpoint_id, storage_writer)
+    world = worlds.current() if world is None else world
+    transport = transport_of(world, "async_save")
+    try:
+        saving = Saving(transport, writer, planner or DefaultSavePlanner())
+        saving.begin(state_dict)
+        saving.copy()
+    except BaseException:
+        transport.close()
+        raise
+    return background_of(world).run(transport, saving.end)
+
+
+def writer_for(checkpoint_id: PathLike | None, writer: StorageWriter | None) -> StorageWriter:
+    """What to write with."""
+    if writer is not None:
+        return writer
+    if checkpoint_id is None:
+        raise ValueError("give checkpoint_id, a directory, or a storage_writer")
+    return AtomicWriter(checkpoint_id)
+
+
 def transport_of(world: World | None, operation: str) -> Transport:
-    """A transport of its own for one call; collective."""
+    """A transport of its own for one call, after all calls before it; collective."""
     world = worlds.current() if world is None else world
     world.check_usable(operation)
+    background_of(world).wait()
     made = world.transport.split(0)
     assert made is not None  # noqa: S101 - all ranks gave a color
     return made
-
-
-def together(transport: Transport, operation: str, work: Callable[[], Result]) -> Result:
-    """Do something local on all ranks; where it fails on one, it has failed on all; collective."""
-    result: Any = None
-    error: Exception | None = None
-    try:
-        result = work()
-    except (Exception, CheckpointException) as caught:
-        # Planners and storage raise what they like; torch wraps it, with all stacks as text.
-        cause: BaseException = caught
-        if isinstance(caught, CheckpointException) and caught.failures:
-            cause = next(iter(caught.failures.values()))[0]
-        if isinstance(cause, KadrilError):
-            error = cause
-        else:
-            error = CheckpointError(f"{operation}: {str(cause) or repr(cause)}")
-            error.__cause__ = caught
-    raise_together(transport, operation, error, CheckpointError)
-    return result  # type: ignore[no-any-return]
-
-
-class Saving:
-    """One `save`: what torch does over a process group, over a transport.
-
-    each rank      what it would write
-    rank 0         who writes what: of what several have, one writes it; metadata
-    each rank      writes
-    rank 0         the metadata, with where everything lies
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        writer: StorageWriter,
-        planner: SavePlanner,
-    ) -> None:
-        self.transport = transport
-        self.writer = writer
-        self.planner = planner
-        self.is_first = transport.rank == 0
-        self.metadata: Metadata | None = None
-
-    def run(self, state_dict: Mapping[str, Any]) -> None:
-        """Write; collective."""
-        plans = self.gather(self.do(lambda: self.plan(state_dict)))
-        shared = self.gather(self.do(lambda: self.share_out(plans)))
-        plan = shared[0][self.transport.rank]
-        results = self.gather(self.do(lambda: self.write(plan)))
-        self.do(lambda: self.finish(results))
-
-    def do(self, work: Callable[[], Result]) -> Result:
-        """One step; collective."""
-        return together(self.transport, "save", work)
-
-    def gather(self, value: Any) -> list[Any]:
-        """What each rank has; collective. From ranks of this job, which run the same program."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
-        counts = allgather_json(self.transport, len(data), "save.length")
-        everything = np.empty(sum(counts), dtype=np.uint8)
-        self.transport.allgatherv(data, everything, counts, name="save.plans")
-        parts = np.split(everything, np.cumsum(counts)[:-1])
-        return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301
-
-    def plan(self, state_dict: Mapping[str, Any]) -> SavePlan:
-        """What this rank would write."""
-        flat = {key: state_of(value) for key, value in state_dict.items()}
-        self.planner.set_up_planner(flat, self.writer.storage_meta(), self.is_first)
-        self.writer.set_up_storage_writer(self.is_first)
-        with coordinated():
-            return self.writer.prepare_local_plan(self.planner.create_local_plan())
-
-    def share_out(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Rank 0: what each rank writes."""
-        if not self.is_first:
-            return []
-        plans, self.metadata = self.planner.create_global_plan(plans)
-        return self.writer.prepare_global_plan(plans)
-
-    def write(self, plan: SavePlan) -> list[WriteResult]:
-        """Write what falls to this rank."""
-        future = self.writer.write_data(self.planner.finish_plan(plan), self.planner)
-        future.wait()
-        return future.value()
-
-    def finish(self, results: list[list[WriteResult]]) -> None:
-        """Rank 0: write the metadata."""
-        if self.metadata is not None:
-            self.writer.finish(self.metadata, results)
 
 
 # ---- load ---------------------------------------------------------------------------------------
@@ -204,7 +162,7 @@ def load(
         state_dict: as `torch.distributed.checkpoint.load` takes it. What is neither a tensor nor
             has `load_state_dict()` is replaced in it.
         checkpoint_id: the directory.
-        storage_reader: another than `FileSystemReader(checkpoint_id)`.
+        storage_reader: another than `CheckedReader(checkpoint_id)`.
         planner: another than torch's.
         world: the current one where None.
 
@@ -216,7 +174,7 @@ def load(
     if storage_reader is None:
         if checkpoint_id is None:
             raise ValueError("give checkpoint_id, a directory, or a storage_reader")
-        storage_reader = FileSystemReader(checkpoint_id)
+        storage_reader = CheckedReader(checkpoint_id)
     reader = storage_reader
     transport = transport_of(world, "load")
     try:
@@ -234,48 +192,9 @@ def read(
     planner: LoadPlanner | None,
 ) -> Target:
     """Read what this rank needs into memory of its own."""
-    metadata = read_metadata(reader)
-    check_files(reader, metadata)
-    target = Target(state_dict, metadata)
+    target = Target(state_dict, reader.read_metadata())
     with warnings.catch_warnings():
         # That it has no process group: it needs none to read.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(target.staged, storage_reader=reader, planner=planner, no_dist=True)
     return target
-
-
-def read_metadata(reader: StorageReader) -> Metadata:
-    """What a checkpoint says that it has."""
-    try:
-        return reader.read_metadata()
-    except FileNotFoundError:
-        path = getattr(reader, "path", "")
-        raise CheckpointError(
-            f"there is no checkpoint in {path}: it has no {METADATA}. Either nothing was saved"
-            " there, or whoever saved was killed before it was whole",
-            path=str(path),
-        ) from None
-
-
-def check_files(reader: StorageReader, metadata: Metadata) -> None:
-    """Raise `CheckpointError` for files that are missing or too short, before anything is read."""
-    if not isinstance(reader, FileSystemReader):
-        return
-    ends: dict[str, int] = {}
-    names: dict[str, str] = {}
-    for index, place in metadata.storage_data.items():
-        end = place.offset + place.length
-        if end > ends.get(place.relative_path, 0):
-            ends[place.relative_path], names[place.relative_path] = end, index.fqn
-    for name, end in ends.items():
-        path = Path(reader.path) / name
-        size = path.stat().st_size if path.exists() else None
-        if size is None or size < end:
-            found = "is missing" if size is None else f"has {size} bytes of {end}"
-            raise CheckpointError(
-                f"shard {path} {found}; the checkpoint cannot be loaded without it: it has a part"
-                f" of {names[name]!r}. Copy the directory with all its files, where all ranks can"
-                " see it",
-                parameter=names[name],
-                path=str(path),
-            )

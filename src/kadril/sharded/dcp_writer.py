@@ -1,32 +1,47 @@
 """A writer for torch.distributed.checkpoint that replaces a checkpoint in one move.
 
 torch's own writes over the files of the last checkpoint: whoever is killed meanwhile has none. This
-one gives its files new names, and moves the metadata, which names them, into place last. Readers
-notice no difference.
+one gives its files new names, and moves the metadata, which names them, into place last. Checksums
+of all of them lie beside them (dcp_sums.py). Torch's readers notice no difference.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from kadril.sharded.checkpoint import sync_directory
+from kadril.sharded.checksum import checksum
+from kadril.sharded.dcp_sums import METADATA, name_of_sums, own_sums, write_sums
 
-__all__ = ["METADATA", "AtomicWriter"]
+__all__ = ["AtomicWriter", "is_own_name"]
 
-METADATA = ".metadata"
 SUFFIX = ".distcp"
 PART = ".part-"
+
+
+def is_own_name(name: str) -> bool:
+    """Whether this writer gives such names; torch's have no token."""
+    return re.fullmatch(rf"__[0-9a-f]{{16}}__\d+_\d+\{SUFFIX}", name) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class SummedResult(WriteResult):
+    """What was written, with the checksum of the file that it is in."""
+
+    sum: str
 
 
 class AtomicWriter(FileSystemWriter):
@@ -54,10 +69,34 @@ class AtomicWriter(FileSystemWriter):
             plan.storage_data.prefix = f"__{token}{plan.storage_data.prefix}"
         return prepared
 
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write what falls to this rank, and add it up."""
+        results = super().write_data(plan, planner).wait()
+        names = {each.storage_data.relative_path for each in results}
+        sums = {name: checksum(Path(self.path, name)) for name in names}
+        summed: Future[list[WriteResult]] = Future()
+        summed.set_result(
+            [
+                SummedResult(
+                    each.index,
+                    each.size_in_bytes,
+                    each.storage_data,
+                    sums[each.storage_data.relative_path],
+                )
+                for each in results
+            ]
+        )
+        return summed
+
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Move the metadata into place, and remove what it does not name."""
+        """Write the checksums, move the metadata into place, and remove what it does not name."""
         directory = Path(self.path)
-        sync_directory(directory)
+        sums = {
+            each.storage_data.relative_path: each.sum
+            for one in results
+            for each in one
+            if isinstance(each, SummedResult)
+        }
         # What the base class replaces, it removes first: so it replaces nothing.
         with tempfile.TemporaryDirectory(dir=directory, prefix=PART) as part:
             self.path = part
@@ -65,20 +104,23 @@ class AtomicWriter(FileSystemWriter):
                 super().finish(metadata, results)
             finally:
                 self.path = directory
-            Path(part, METADATA).replace(directory / METADATA)
+            made = Path(part, METADATA)
+            of_sums = name_of_sums()
+            write_sums(directory / of_sums, {**sums, METADATA: checksum(made)})
+            sync_directory(directory)
+            made.replace(directory / METADATA)
         sync_directory(directory)
-        remove_others(directory, metadata.storage_data)
+        remove_others(directory, {*sums, of_sums})
 
     def storage_meta(self) -> StorageMeta | None:
         """What the metadata says of where it was written."""
         return StorageMeta(save_id=self.save_id)
 
 
-def remove_others(directory: Path, storage: Mapping[Any, Any]) -> None:
+def remove_others(directory: Path, names: Collection[str]) -> None:
     """Remove files of earlier checkpoints, and those of whoever was killed."""
-    named = {each.relative_path for each in storage.values()}
-    for path in directory.iterdir():
-        if path.suffix == SUFFIX and path.name not in named:
+    for path in [*directory.glob(f"*{SUFFIX}"), *own_sums(directory)]:
+        if path.name not in names:
             path.unlink(missing_ok=True)
-        elif path.name.startswith(PART):
-            shutil.rmtree(path, ignore_errors=True)
+    for path in directory.glob(f"{PART}*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
+from kadril.sharded.checksum import checksum
 from kadril.sharded.stored import StoredPiece, StoredValue
 
 __all__ = ["ShardFile", "write_shard"]
 
 MAGIC = b"KADRILS1"
 ALIGNMENT = 64
-CHUNK = 1 << 24
 
 
 def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -152,10 +152,6 @@ class ShardFile:
         """Raise `CheckpointError` where the file is not what was written; looks once."""
         if self._was_compared:
             return
-        digest = hashlib.sha256()
-        with self.path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-        if digest.hexdigest() != self._expected["sha256"]:
+        if checksum(self.path) != self._expected["sha256"]:
             raise self.error("is damaged: its checksum is not the one in the index")
         self._was_compared = True

@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from dcp_kit import (
+    NAME,
+    OPTIONS,
+    alone,
+    contents,
+    everything,
+    make_trainer,
+    means_of,
+    named,
+    process_group,
+    save_on,
+    train_more,
+    zeros,
+)
 from sharded_kit import (
     OPTIMIZERS,
     SHAPES,
@@ -36,46 +47,6 @@ from kadril.sharded import POS_Trainer, ShardedOptimizer, dcp
 from kadril.testing import Ranks, ranks
 from kadril.world import World
 
-NAME, OPTIONS = OPTIMIZERS[3]
-
-
-def named(parameters: list[nn.Parameter]) -> dict[str, nn.Parameter]:
-    return {f"p{place}": each for place, each in enumerate(parameters)}
-
-
-def zeros() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """As a user has it who loads in one process; torch says that it does so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
-
-
-@contextmanager
-def process_group(world: World, path: Path) -> Iterator[None]:
-    """A gloo group of all ranks."""
-    store = dist.FileStore(str(path / "store"), world.size)
-    dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def save_on(world: World, size: int, path: Path, num_steps: int = 2) -> None:
-    """Train some steps on the first ranks, and save."""
-    part = SmallerWorld(world, size)
-    if part.is_member:
-        parameters = make_parameters()
-        trainer = POS_Trainer(named(parameters), NAME, OPTIONS, world=part)
-        train(trainer, parameters, range(num_steps))
-        dcp.save({"model": named(parameters), "optim": trainer, "epoch": 5}, path, world=part)
-    world.transport.barrier()
-
 
 @ranks(3)
 def test_training_goes_on_at_any_number_of_ranks(world: World, tmp_path: Path) -> None:
@@ -94,10 +65,6 @@ def test_training_goes_on_at_any_number_of_ranks(world: World, tmp_path: Path) -
             means = [*means_of(2), mean_of_step(2, size)]
             assert_same(parameters, one_process(plain(NAME, OPTIONS), means)[0])
         world.transport.barrier()
-
-
-def means_of(num_steps: int) -> list:
-    return [mean_of_step(step, 2) for step in range(num_steps)]
 
 
 @ranks(2)
@@ -236,28 +203,6 @@ def test_modules_with_buffers_and_the_front_of_torchs_class(world: World, tmp_pa
         assert_same(again.state_dict().values(), model.state_dict().values())
 
 
-def make_trainer(world: World, names: tuple[str, ...] = ("a", "b"), size: int = 40) -> POS_Trainer:
-    parameters = {name: nn.Parameter(torch.ones(size)) for name in names}
-    trainer = POS_Trainer(parameters, "adam", world=world)
-    for parameter in parameters.values():
-        parameter.grad = torch.ones(size)
-    trainer.step()
-    return trainer
-
-
-def everything(trainer: POS_Trainer) -> dict:
-    """What is saved of a trainer, with its parameters."""
-    tensors = [each for group in trainer.members() for each in group]
-    return {"model": dict(zip(trainer.names, tensors, strict=True)), "optim": trainer}
-
-
-def contents(trainer: POS_Trainer) -> list[torch.Tensor]:
-    """Copies of the parameters and of this rank's part of the state."""
-    state = trainer.state_dict()["state"]
-    parts = [getattr(v, "local", v) for each in state.values() for v in each.values()]
-    return [each.detach().clone() for each in [*everything(trainer)["model"].values(), *parts]]
-
-
 @ranks(2)
 def test_what_is_missing_or_of_another_model_changes_nothing(world: World, tmp_path: Path) -> None:
     path = tmp_path / "c"
@@ -309,13 +254,6 @@ def test_what_is_missing_or_of_another_model_changes_nothing(world: World, tmp_p
     assert not torch.equal(contents(trainer)[0], before[0])
 
 
-def train_more(trainer: POS_Trainer) -> None:
-    for group in trainer.members():
-        for each in group:
-            each.grad = torch.ones_like(each)
-    trainer.step()
-
-
 def remove(path: Path) -> None:
     path.unlink()
 
@@ -343,10 +281,11 @@ def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
     dcp.save({**everything(trainer), "number": 2}, path, world=world)
 
 
-# Rank 1 syncs its shard; rank 0 its shard, the directory, the metadata, the directory.
+# Rank 1 syncs its shard; rank 0 its shard, the metadata, the checksums, the directory, and, when
+# the metadata is in its place, the directory again.
 @pytest.mark.parametrize(
     ("victim", "moment"),
-    [(1, 0), (0, 2), *(pytest.param(0, moment, marks=pytest.mark.long) for moment in (0, 1, 3))],
+    [(1, 0), (0, 3), *(pytest.param(0, moment, marks=pytest.mark.long) for moment in (0, 1, 2, 4))],
 )
 def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: int) -> None:
     path = tmp_path / "c"
@@ -356,7 +295,7 @@ def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: 
     assert outcomes[1 - victim].error.type == "PeerLost"
     with Ranks(1) as loader:
         (outcome,) = loader.start(load_and_save, path).wait(30.0)
-    assert outcome.value == (2 if moment == 3 else 1), outcome
+    assert outcome.value == (2 if moment == 4 else 1), outcome
 
 
 def load_and_save(world: World, path: Path) -> int:
@@ -366,7 +305,8 @@ def load_and_save(world: World, path: Path) -> int:
     assert trainer.consolidate()["state"][0]["step"] == 1
     # The next one cleans up.
     dcp.save(state, path, world=world)
-    assert [each.suffix for each in sorted(path.iterdir())] == ["", ".distcp"], list(path.iterdir())
+    suffixes = sorted(each.suffix for each in path.iterdir())
+    assert suffixes == ["", ".distcp", ".sha256"], list(path.iterdir())
     return int(state["number"])
 
 

@@ -1,0 +1,115 @@
+"""A reader for torch.distributed.checkpoint that reads nothing that was damaged since it was saved.
+
+Metadata is a pickle, which is not even opened before its checksum is compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.futures import Future
+
+from kadril.errors import CheckpointError
+from kadril.sharded.dcp_sums import METADATA, Sums
+from kadril.sharded.dcp_writer import is_own_name
+
+__all__ = ["CheckedReader"]
+
+logger = logging.getLogger("kadril")
+
+
+class CheckedReader(FileSystemReader):
+    """Reads from a directory; files that are missing, cut short or changed are errors.
+
+        torch.distributed.checkpoint.load(state_dict, storage_reader=CheckedReader("last"))
+
+    Each rank compares the files that it reads from. A checkpoint that torch itself wrote has no
+    checksums: the log says so, and it is read as it is.
+
+    Args:
+        path: of the directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._sums: Sums | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin anew, from another directory if one is given."""
+        super().reset(checkpoint_id)
+        self._sums = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What a checkpoint says that it has.
+
+        Raises:
+            CheckpointError: it is not there or damaged, or files that it names are missing.
+        """
+        directory = Path(self.path)
+        if not (directory / METADATA).exists():
+            raise CheckpointError(
+                f"there is no checkpoint in {directory}: it has no {METADATA}. Either nothing was"
+                " saved there, or whoever saved was killed before it was whole",
+                path=str(directory),
+            )
+        self._sums = Sums(directory)
+        metadata = super().read_metadata(*args, **kwargs)
+        check_files(directory, metadata.storage_data)
+        if not self._sums.is_there:
+            check_origin(directory, metadata.storage_data)
+        return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what a plan asks for.
+
+        Raises:
+            CheckpointError: a file that it is in was changed.
+        """
+        if self._sums is not None:
+            for item in plan.items:
+                place = self.storage_data[item.storage_index]
+                self._sums.compare(place.relative_path, item.storage_index.fqn)
+        return super().read_data(plan, planner)
+
+
+def check_origin(directory: Path, storage: Mapping[Any, Any]) -> None:
+    """Raise `CheckpointError` where there should be checksums, and are none."""
+    own = next((each for each in storage.values() if is_own_name(each.relative_path)), None)
+    if own is None:
+        logger.info("%s has no checksums: torch wrote it, and it is read unchecked", directory)
+        return
+    raise CheckpointError(
+        f"{directory} has no checksums (__*.sha256), with which it was written. Copy them too,"
+        " or give storage_reader=torch.distributed.checkpoint.FileSystemReader(path) to load it"
+        " without checks",
+        path=str(directory),
+    )
+
+
+def check_files(directory: Path, storage: Mapping[Any, Any]) -> None:
+    """Raise `CheckpointError` for files that are missing or too short, before anything is read."""
+    ends: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for index, place in storage.items():
+        end = place.offset + place.length
+        if end > ends.get(place.relative_path, 0):
+            ends[place.relative_path], names[place.relative_path] = end, index.fqn
+    for name, end in ends.items():
+        path = directory / name
+        size = path.stat().st_size if path.exists() else None
+        if size is None or size < end:
+            found = "is missing" if size is None else f"has {size} bytes of {end}"
+            raise CheckpointError(
+                f"shard {path} {found}; the checkpoint cannot be loaded without it: it has a part"
+                f" of {names[name]!r}. Copy the directory with all its files, where all ranks can"
+                " see it",
+                parameter=names[name],
+                path=str(path),
+            )
