@@ -90,9 +90,9 @@ ranks-lane:
 other-lane:
 	$(QUICK) tests --ignore=tests/ranks
 
-faults: setup
-	$(PYTEST) tests/faults --timeout 3600
-	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600
+faults: setup $(MPICH_VENV)/.installed
+	$(PYTEST) tests/faults --timeout 3600 -o faulthandler_timeout=600
+	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600 -o faulthandler_timeout=600
 
 bench: setup $(MPICH_VENV)/.installed
 	$(BIN)/python benchmarks/run_all.py
