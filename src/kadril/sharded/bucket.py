@@ -190,6 +190,11 @@ class Bucket:
             each.gradient = self.view_of(each.piece, memory)
         return memory
 
+    @property
+    def nothing(self) -> list[torch.Tensor | None]:
+        """What `take` gives where there are no gradients."""
+        return [None] * len(self.members)
+
     def take(self, *, gives_back: bool) -> list[torch.Tensor | None]:
         """What the parameters have as gradients; counts anew.
 
@@ -207,16 +212,24 @@ class Bucket:
         self.forget_arrivals()
         return taken
 
-    def reduce(self, taken: list[torch.Tensor | None], scale: Scale, scratch: Scratch) -> None:
+    def reduce(
+        self,
+        taken: list[torch.Tensor | None],
+        scale: Scale,
+        scratch: Scratch,
+        *,
+        keeps: bool = True,
+    ) -> None:
         """Add the gradients of all ranks to what each owns of them; collective.
 
         Args:
             taken: from `take`; is emptied, so that memory goes back as soon as it can.
             scale: of the gradients.
             scratch: to collect small ones in.
+            keeps: False where the sum is of no use to this rank.
         """
         source = self.collect(taken, scratch)
-        is_fresh = not any(self.is_filled)
+        is_fresh = keeps and not any(self.is_filled)
         target = self.gradients if is_fresh else torch.empty_like(self.gradients)
         self.transport.reduce_scatterv(
             source,
@@ -227,6 +240,8 @@ class Bucket:
             name=f"gradients.{self.number}",
         )
         del source
+        if not keeps:
+            return
         if not is_fresh:
             self.add(target)
         self.is_filled = [True] * len(self.members)

@@ -14,6 +14,11 @@ has nothing more to give, they meet (meeting.py) and say what they want.
     settle      I am done, and so is everyone who says so; or
     step        the same, and I am about to write parameters
 
+A rank may drop what it has (`zero_grad`) while others have some of it in their sums already. What
+comes after that waits in `.grad`. In `settle` ranks learn of it, all forget their sums, and what
+waits is reduced: no gradient of before is ever added to one of after, however many passes each rank
+has made.
+
 So no rank ever waits for a reduction that a peer has no reason to make, and when all say "step"
 none is in its backward pass any more: the parameters may be written.
 
@@ -31,6 +36,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from kadril.errors import MismatchError
 from kadril.sharded.bucket import Bucket, Scale, Scratch, check_layout
 from kadril.sharded.courier import Courier
 from kadril.sharded.layout import flat_order, shaped
@@ -103,6 +109,11 @@ class ReducedGradients:
         self.agreed = 0
         self._present = 0  # a bit for each parameter that had a gradient in this round, here
         self._is_settled = False  # nothing came since the last time
+        self._has_given = False  # others may have gradients of this rank in their sums
+        self._is_held = False  # it has dropped those: what comes waits until all know
+        self._num_drops = 0  # of reduced gradients, since the last step
+        self._has_reduced = False  # compiled graphs have reduced gradients in this round
+        self._num_dropped = 0  # of their passes, how often some were dropped since the last step
         self._scratch = Scratch(self.transport)
         self._order: list[Bucket] = []  # of a cycle
         self._turn = 0  # place in the order of the next bucket to reduce
@@ -114,6 +125,7 @@ class ReducedGradients:
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Hear of the gradients of these buckets."""
+        self._has_given = self._is_held = False
         if self.stage == 2:
             self._order += [bucket for bucket in buckets if not bucket.plan.is_frozen]
         self._known = -1
@@ -144,8 +156,8 @@ class ReducedGradients:
         if layout != torch.strided:
             check_layout(bucket.members[bucket.places.index(place)][1], layout)
         self._is_settled = False
-        if self.stage == 1 or place in bucket.arrived:
-            return  # it came again before its bucket was reduced: autograd has added it up
+        if self.stage == 1 or self._is_held or place in bucket.arrived:
+            return  # the last: it came again before its bucket was reduced, and was added up
         bucket.arrived.add(place)
         bucket.num_missing -= 1
         if bucket.num_missing:
@@ -180,7 +192,9 @@ class ReducedGradients:
     def take_turn(self) -> None:
         """Send the bucket whose turn it is on its way."""
         bucket = self._order[self._turn]
-        taken = self.take(bucket)
+        # Others may still reduce what they have not dropped yet; nothing of now is for them.
+        taken = bucket.nothing if self._is_held else self.take(bucket)
+        self._has_given |= any(each is not None for each in taken)
         self._turn = (self._turn + 1) % len(self._order)
         self.send(bucket, taken)
 
@@ -205,14 +219,16 @@ class ReducedGradients:
 
     def reduce(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
         """Reduce the gradients of a bucket; collective."""
-        self.do(functools.partial(self.reduce_taken, bucket, taken))
+        self.do(functools.partial(self.reduce_taken, bucket, taken, keeps=not self._is_held))
 
-    def reduce_taken(self, bucket: Bucket, taken: list[torch.Tensor | None]) -> None:
+    def reduce_taken(
+        self, bucket: Bucket, taken: list[torch.Tensor | None], *, keeps: bool
+    ) -> None:
         """Reduce the gradients of a bucket; collective."""
         with torch.no_grad():
             if self.stage == 1:
                 bucket.begin_round()  # what is in `.grad` has all of this round in it
-            bucket.reduce(taken, self.scale, self._scratch)
+            bucket.reduce(taken, self.scale, self._scratch, keeps=keeps)
 
     def reduce_one(self, place: int, gradient: torch.Tensor, name: str) -> None:
         """Reduce the gradient of one parameter, which lies elsewhere than in `.grad`; collective.
@@ -223,6 +239,8 @@ class ReducedGradients:
             name: of the call, the same on all ranks.
         """
         self.wait()
+        self._has_reduced = True
+        self._has_given |= not self._is_held
         bucket = self.shards.bucket_of(place)
         index = bucket.places.index(place)
         entry = bucket.members[index][1]
@@ -243,7 +261,8 @@ class ReducedGradients:
             counts,
             prescale=self.scale.before,
             postscale=self.scale.after,
-            name=name,
+            # Ranks that have not dropped equally often are not in the same pass.
+            name=f"{name} after zero_grad {self._num_dropped}" if self._num_dropped else name,
         )
         if own is not None and adds:
             in_shape = shaped(target, entry.shape, entry.dims) if bucket.keeps_shape else target
@@ -262,18 +281,53 @@ class ReducedGradients:
     def settle(self, wish: Wish, digest: int = 0) -> None:
         """Reduce all that was not reduced, and agree on what came on any rank; collective."""
         with torch.no_grad():
-            # Twice where a bucket got something after its turn: the rest of a cycle comes first.
-            while self._turn or self.has_pending():
-                self.begin_cycle()
-                self.finish_cycle()
+            self.reduce_pending()
             agreement = self.agree(wish, digest)
+            is_second = bool(agreement.droppers)
+            if is_second:
+                self.start_over(agreement)
+                self.reduce_pending()
+                agreement = self.agree(wish, digest)
             self.agreed = agreement.present | agreement.pending
             for bucket in self.dormant():
                 if any(agreement.pending >> place & 1 for place in bucket.places):
                     self.reduce(bucket, self.take(bucket))
             self.wait()
-            self.learn_order()
+            if not is_second:  # else nobody has seen in which order gradients came
+                self.learn_order()
         self._is_settled = True
+        self._has_given = False
+
+    def reduce_pending(self) -> None:
+        """Reduce what waits in buckets of the order, unless others may take it for dropped."""
+        # Twice where a bucket got something after its turn: the rest of a cycle comes first.
+        while not self._is_held and (self._turn or self.has_pending()):
+            self.begin_cycle()
+            self.finish_cycle()
+
+    def start_over(self, agreement: Agreement) -> None:
+        """Forget sums that have dropped gradients in them; all ranks are here.
+
+        Raises:
+            MismatchError: a rank has given gradients and not dropped them: they cannot be told from
+                those of ranks that have.
+        """
+        if not self._is_held:
+            for bucket in self.shards.buckets:
+                bucket.begin_round()
+        self._is_held = self._has_given = False
+        if agreement.givers:
+            rank, giver = (
+                self.transport.world_ranks[ranks[0]]
+                for ranks in (agreement.droppers, agreement.givers)
+            )
+            self._present = 0
+            raise MismatchError(
+                f"rank {rank} has dropped gradients of backward passes with zero_grad() since the"
+                f" last step, and rank {giver} has not: theirs are in one sum already. Call"
+                " zero_grad() on every rank after the same backward passes. To go on, call it on"
+                " every rank now"
+            )
 
     def agree(self, wish: Wish, digest: int) -> Agreement:
         """Wait until all ranks want the same, and all cycles are over; collective."""
@@ -294,6 +348,9 @@ class ReducedGradients:
             present=self._present,
             pending=self.pending_dormant(),
             digest=digest,
+            num_drops=self._num_drops,
+            has_dropped=self._is_held,
+            has_given=self._has_given,
             **progress,
         )
 
@@ -355,8 +412,14 @@ class ReducedGradients:
                 own.tensor.grad = own.gradient if came else None
 
     def begin_round(self) -> None:
+        """Forget what came; on all ranks, after `settle`."""
+        self._num_drops = self._num_dropped = 0
+        self.forget()
+
+    def forget(self) -> None:
         """Forget what came."""
         self._present = self.agreed = 0
+        self._has_reduced = False
         self._is_settled = False
         self._completed.clear()
         for bucket in self.shards.buckets:
@@ -367,9 +430,17 @@ class ReducedGradients:
         if self._turn:
             self.finish_cycle()
         self.wait()
+        self.hold()
         for bucket in self.shards.buckets:
             bucket.forget_arrivals()
-        self.begin_round()
+        self.forget()
+
+    def hold(self) -> None:
+        """Remember what is dropped: where others may have it, all of them have to know."""
+        self._num_drops += self.agreed != 0
+        self._num_dropped += self._has_reduced
+        self._is_held |= self._has_given
+        self._has_given = False
 
 
 def arrived(

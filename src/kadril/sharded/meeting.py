@@ -13,9 +13,13 @@ from kadril.transport.small import allgather_bytes
 
 __all__ = ["Agreement", "Wish", "meet"]
 
+# A row: what ranks have to agree on, and what they tell each other.
+#   | wish | num_drops | digest, 4 | flags | num_posted and has_more, 8 | present | pending |
 DIGEST_BYTES = 4
-HEAD_BYTES = 1 + DIGEST_BYTES
+HEAD_BYTES = 1 + 1 + DIGEST_BYTES
 COUNT_BYTES = 8
+HAS_DROPPED = 1
+HAS_GIVEN = 2
 
 
 class Wish(enum.IntEnum):
@@ -40,6 +44,8 @@ class Agreement(NamedTuple):
         wants_cycle: whether a rank has gradients to reduce.
         present: a bit for each parameter that a rank had a gradient of in this round.
         pending: a bit for each whose gradient waits to be reduced on a rank.
+        droppers: ranks that have dropped gradients which others may have in their sums.
+        givers: ranks that have not, and whose gradients others have in their sums.
         ends: of each rank, the number of blocks that it posts in this round; None where it may post
             more (outbox.py).
     """
@@ -47,6 +53,8 @@ class Agreement(NamedTuple):
     wants_cycle: bool
     present: int
     pending: int
+    droppers: tuple[int, ...]
+    givers: tuple[int, ...]
     ends: tuple[int | None, ...]
 
 
@@ -58,6 +66,9 @@ def meet(
     present: int = 0,
     pending: int = 0,
     digest: int = 0,
+    num_drops: int = 0,
+    has_dropped: bool = False,
+    has_given: bool = False,
     num_posted: int = 0,
     has_more: bool = False,
 ) -> Agreement:
@@ -70,6 +81,9 @@ def meet(
         present: see `Agreement`.
         pending: see `Agreement`.
         digest: of what has to be the same on all ranks, 32 bits.
+        num_drops: how often it has dropped reduced gradients since the last step.
+        has_dropped: see `Agreement`.
+        has_given: see `Agreement`.
         num_posted: blocks that this rank has posted.
         has_more: whether it has blocks to post.
 
@@ -78,25 +92,29 @@ def meet(
     """
     num_bytes = (num_parameters + 7) // 8
     bits = (present.to_bytes(num_bytes, "little"), pending.to_bytes(num_bytes, "little"))
-    head = bytes([wish]) + digest.to_bytes(DIGEST_BYTES, "little")
+    head = bytes([wish, num_drops % 256]) + digest.to_bytes(DIGEST_BYTES, "little")
+    flags = bytes([HAS_DROPPED * has_dropped | HAS_GIVEN * has_given])
     count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
-    rows = allgather_bytes(transport, head + count + bits[0] + bits[1], "meet")
+    rows = allgather_bytes(transport, head + flags + count + bits[0] + bits[1], "meet")
     wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
     if not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows):
         raise MismatchError(describe_disagreement(transport, rows))
-    begin = HEAD_BYTES + COUNT_BYTES
+    begin = HEAD_BYTES + 1 + COUNT_BYTES
     middle = begin + num_bytes
     return Agreement(
         wants_cycle,
         union(row[begin:middle] for row in rows),
         union(row[middle:] for row in rows),
+        tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] & HAS_DROPPED),
+        tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] == HAS_GIVEN),
         tuple(end_of(row) for row in rows),
     )
 
 
 def end_of(row: bytes) -> int | None:
     """The last of the blocks of a rank, where it is known."""
-    count = int.from_bytes(row[HEAD_BYTES : HEAD_BYTES + COUNT_BYTES], "little")
+    begin = HEAD_BYTES + 1
+    count = int.from_bytes(row[begin : begin + COUNT_BYTES], "little")
     return None if count & 1 or row[0] == Wish.CYCLE else count >> 1
 
 
@@ -114,6 +132,11 @@ def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:
         return (
             f"rank {rank} is in {CALLS[Wish(rows[0][0])]} and rank {odd_rank} in"
             f" {CALLS[Wish(rows[odd][0])]}; make the same calls on every rank"
+        )
+    if rows[odd][1] != rows[0][1]:
+        return (
+            f"rank {rank} has dropped reduced gradients {rows[0][1]} times since the last step, and"
+            f" rank {odd_rank} {rows[odd][1]} times; call zero_grad() on every rank or on none"
         )
     return (
         f"rank {odd_rank} would step with other options than rank {rank}: another learning rate or"

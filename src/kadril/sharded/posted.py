@@ -19,6 +19,7 @@ and blocks of several backward passes are added in the order of the passes.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -409,8 +410,10 @@ class PostedGradients(ReducedGradients):
             self._turn = (self._turn + 1) % len(self._order)
             self.queue(Parcel(None, self.cut(bucket), is_ours=False))
         self._spare.clear()
-        self._discarded = self._num_walked
         self._sum = None
+        self.hold()
+        # Nothing counts that was given before all ranks know of the drop.
+        self._discarded = sys.maxsize if self._is_held else self._num_walked
         for bucket in self.shards.buckets:
             bucket.forget_arrivals()
-        self.begin_round()
+        self.forget()

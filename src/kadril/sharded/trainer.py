@@ -346,7 +346,9 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         """Drop all gradients, reduced or not.
 
         With stage 2 a `step()` uses gradients up, so that this is needed only to drop them without
-        a step.
+        a step. To drop those of backward passes call it on every rank that has made any, though
+        not as many; what comes after that stays in `.grad` until the next `step()`, which raises
+        `MismatchError` where a rank has dropped its gradients and another has not.
 
         Args:
             set_to_none: make `.grad` None rather than zeros.

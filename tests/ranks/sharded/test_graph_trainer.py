@@ -6,10 +6,12 @@ import copy
 import warnings
 from collections.abc import Callable
 
+import pytest
 import torch
 from graph_kit import WIDTH, Broken, batch, total
 from torch import nn
 
+from kadril.errors import MismatchError
 from kadril.sharded import POS_Trainer
 from kadril.sharded.graph import backward, kadril_backend, optimize_for
 from kadril.testing import ranks
@@ -91,3 +93,54 @@ def compare_ways(world: World) -> None:
                     # in the weight, for each of the steps.
                     bound = 0.0 if isinstance(found, nn.Sequential) else NUM_STEPS * 2**-20
                     assert (parameter - wanted).abs().max() <= bound, (way.__name__, name)
+
+
+class Half(nn.Module):
+    """A part that is compiled, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+        self.run = torch.compile(self.body, backend=kadril_backend, options={"inner": "eager"})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.run(x))
+
+
+def half_trained(world: World, *, drops: bool) -> list[torch.Tensor]:
+    """Parameters after steps of two passes, before which another was dropped, or not made."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Half()
+    trainer = POS_Trainer(model, "adam", {"lr": 0.1}, world=world)
+    for step in range(NUM_STEPS):
+        if drops:
+            total(model(batch(world.rank + 50).float())).backward()
+            trainer.zero_grad()
+        for number in range(2):
+            total(model(batch(world.rank + 2 * step + number).float())).backward()
+        trainer.step()
+    return [each.detach() for each in model.parameters()]
+
+
+@ranks(2, transports=("shm", "c10d"))
+def test_passes_that_are_compiled_in_part_may_be_dropped(world: World) -> None:
+    """What graphs reduce after a drop is kept when ranks forget the sums of before it."""
+    expected = half_trained(world, drops=False)
+    for found, wanted in zip(half_trained(world, drops=True), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@ranks(2)
+def test_ranks_that_drop_different_numbers_of_passes_are_told(world: World) -> None:
+    """Else a pass that rank 0 has dropped would be reduced with one that counts on rank 1."""
+    model = nn.Linear(WIDTH, 3)
+    trainer = POS_Trainer(model, "sgd", {"lr": 0.1}, world=world)
+    run = torch.compile(model, backend=kadril_backend, options={"inner": "eager"})
+    total(run(batch(0).float())).backward()
+    if world.rank == 1:
+        trainer.zero_grad()
+    loss = total(run(batch(5).float()))
+    with pytest.raises(MismatchError, match="after zero_grad 1"):
+        loss.backward()
