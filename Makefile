@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MPICH_VENV := .venv-mpich
+DEEPSPEED_VENV := .venv-deepspeed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Brings the data of examples/fourier_operator.py, which needs none of what its code depends on.
 DARCY_DATA := neuraloperator==0.3.0
@@ -38,15 +39,26 @@ $(VENV)/.installed: pyproject.toml $(NATIVE) $(VENV)/.torch
 	$(PIP) install -q --no-deps $(DARCY_DATA)
 	touch $@
 
-# The two MPI wheels fight over bin/mpirun and lib/libmpi.so, so MPICH has an environment of its own,
-# which sees the packages of the first.
+# Environments of their own that see the packages of the first: the two MPI wheels fight over
+# bin/mpirun and lib/libmpi.so; DeepSpeed is a peer in benchmarks, which nothing else has to carry.
+define beside-the-first
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -c 'import sysconfig, pathlib; \
+  pathlib.Path(sysconfig.get_path("purelib"), "main.pth").write_text( \
+  "import site; site.addsitedir(%r)\n" % "$(shell $(PYTHON) -c 'import pathlib; print(pathlib.Path("$(VENV)").resolve())')/lib/python%s/site-packages" \
+  % sysconfig.get_python_version())'
+endef
+INSTALL := bin/python -m pip --disable-pip-version-check install -q -c constraints.txt
+
 $(MPICH_VENV)/.installed: $(VENV)/.installed
-	$(PYTHON) -m venv $(MPICH_VENV)
-	$(MPICH_VENV)/bin/python -m pip --disable-pip-version-check install -q mpich
-	$(MPICH_VENV)/bin/python -c 'import sysconfig, pathlib; \
-	  pathlib.Path(sysconfig.get_path("purelib"), "main.pth").write_text( \
-	  "import site; site.addsitedir(%r)\n" % "$(shell $(PYTHON) -c 'import pathlib; print(pathlib.Path("$(VENV)").resolve())')/lib/python%s/site-packages" \
-	  % sysconfig.get_python_version())'
+	$(call beside-the-first,$(MPICH_VENV))
+	$(MPICH_VENV)/$(INSTALL) mpich
+	touch $@
+
+# The dash: where it does not install, the results say so, and the rest is measured.
+$(DEEPSPEED_VENV)/.installed: $(VENV)/.installed
+	$(call beside-the-first,$(DEEPSPEED_VENV))
+	-$(DEEPSPEED_VENV)/$(INSTALL) deepspeed
 	touch $@
 
 demo: setup
@@ -94,7 +106,7 @@ faults: setup $(MPICH_VENV)/.installed
 	$(PYTEST) tests/faults --timeout 3600 -o faulthandler_timeout=600
 	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600 -o faulthandler_timeout=600
 
-bench: setup $(MPICH_VENV)/.installed
+bench: setup $(MPICH_VENV)/.installed $(DEEPSPEED_VENV)/.installed
 	$(BIN)/python benchmarks/run_all.py
 
 format: setup
@@ -103,4 +115,4 @@ format: setup
 	$(BIN)/clang-format -i $(shell find native -name '*.cc' -o -name '*.h')
 
 clean:
-	rm -rf $(VENV) $(MPICH_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MPICH_VENV) $(DEEPSPEED_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,6 @@ python benchmarks/sharded/run.py [--rounds N] [--output DIR]
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -14,9 +13,9 @@ from check_bars import check_bars, peak_of, rest_of
 
 from kadril.bench.claim import Outcome, run_claim
 from kadril.bench.memory_trace import MemoryTrace
-from kadril.bench.peers import Start, clean_environment
+from kadril.bench.peers import Start
 from kadril.bench.plot import check_matplotlib, draw_memory
-from kadril.bench.program import run_program
+from kadril.bench.program import run_program, start_on_cores
 from kadril.bench.sheet import Series, Sheet
 from kadril.bench.side_by_side import run_side_by_side
 from kadril.bench.turns import slowest
@@ -25,6 +24,7 @@ NUM_RANKS = 2
 NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
 TIMEOUT = 1800.0
 MODELS = ("mlp", "transformer")
+DEEPSPEED = "DeepSpeed ZeRO-2"
 TIMED_SETTINGS = (
     "alone",
     "kadril",
@@ -34,7 +34,7 @@ TIMED_SETTINGS = (
     "DDP + ZeRO",
     "DDP + ZeRO, views",
     "FSDP2",
-    "DeepSpeed ZeRO-2",
+    DEEPSPEED,
 )
 MEMORY_SETTINGS = {
     "transformer": (
@@ -75,6 +75,7 @@ def measure(num_rounds: int) -> Outcome:
                 num_ranks=NUM_RANKS,
                 num_rounds=num_rounds,
                 timeout=TIMEOUT,
+                starts=find_starts(),
             )
             for setting, answers in found.items():
                 if "missing" in answers[0]:
@@ -101,13 +102,17 @@ def measure(num_rounds: int) -> Outcome:
     return Outcome(series, {"memory": memory, "step": step}, missing)
 
 
+def find_starts() -> dict[str, Start]:
+    """Settings that have an environment of their own, which `make bench` makes."""
+    python = Path(__file__).parents[2] / ".venv-deepspeed" / "bin" / "python"
+    return {DEEPSPEED: start_on_cores(NUM_RANKS, str(python))} if python.exists() else {}
+
+
 def trace(setting: str) -> list[dict[str, object]]:
     """What each rank saw of its memory during a step."""
-    launch = ("-m", "kadril", "run", "-np", str(NUM_RANKS), "--bind", "--no-prefix", "--")
-    environment = clean_environment(os.environ)
+    start = start_on_cores(NUM_RANKS)
     # So that what is freed is seen to be: glibc gives large blocks back at once.
-    environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
-    start = Start((sys.executable, *launch, sys.executable), environment)
+    start = start._replace(environment={**start.environment, "MALLOC_MMAP_THRESHOLD_": "65536"})
     words = ["--look", "trace", "--setting", setting]
     return run_program(PROGRAM, words, num_ranks=NUM_RANKS, timeout=TIMEOUT, start=start)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from kadril.bench.program import ProgramError
+from kadril.bench.program import ProgramError, start_on_cores
 from kadril.bench.side_by_side import run_side_by_side
 
 PROGRAM = """
@@ -36,7 +37,7 @@ for turn in wait_for_turns(directory, world.rank, tell_all):
     if name == "broken" and turn:
         os._exit(3)
     turns.append(turn)
-leave_answer(directory, world.rank, {"turns": turns})
+leave_answer(directory, world.rank, {"turns": turns, "python": sys.executable})
 kadril.shutdown()
 """
 
@@ -49,10 +50,20 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_each_has_its_turn_in_each_round(program: Path, tmp_path: Path) -> None:
-    book = tmp_path / "book"
+    """One of them in another environment, whose Python is this one by another name."""
+    book, other = tmp_path / "book", Path(sys.executable).with_name("python3")
+    assert str(other) != sys.executable
     settings = {name: [str(book), name] for name in ("a", "absent", "b")}
-    found = run_side_by_side(program, settings, num_ranks=2, num_rounds=3, timeout=60.0)
-    assert found["a"] == found["b"] == [{"turns": [0, 1, 2]}] * 2
+    found = run_side_by_side(
+        program,
+        settings,
+        num_ranks=2,
+        num_rounds=3,
+        timeout=60.0,
+        starts={"b": start_on_cores(2, str(other))},
+    )
+    assert found["a"] == [{"turns": [0, 1, 2], "python": sys.executable}] * 2
+    assert found["b"] == [{"turns": [0, 1, 2], "python": str(other)}] * 2
     assert found["absent"] == [{"missing": "is not installed"}] * 2
     assert book.read_text().split("\n") == ["a 0", "b 0", "b 1", "a 1", "a 2", "b 2", ""]
 

@@ -18,11 +18,29 @@ from typing import Any
 from kadril.bench.peers import Start, clean_environment
 from kadril.errors import KadrilError
 
-__all__ = ["ProgramError", "RunningProgram", "leave_answer", "read_words", "run_program"]
+__all__ = [
+    "ProgramError",
+    "RunningProgram",
+    "leave_answer",
+    "read_words",
+    "run_program",
+    "start_on_cores",
+]
 
 
 class ProgramError(KadrilError):
     """The program failed; what it said is on stderr."""
+
+
+def start_on_cores(num_ranks: int, python: str = sys.executable) -> Start:
+    """Start ranks by `kadril run`, each held on a core.
+
+    Args:
+        num_ranks: how many.
+        python: that runs them; of an environment that sees this one's packages.
+    """
+    launch = ("-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix", "--")
+    return Start((sys.executable, *launch, python), clean_environment(os.environ))
 
 
 class RunningProgram:
@@ -32,7 +50,7 @@ class RunningProgram:
         program: a Python program.
         arguments: after the directory.
         num_ranks: how many.
-        start: how to start them; by `kadril run`, each held on a core, where None.
+        start: how to start them; `start_on_cores` where None.
         prepare: is given the directory before they start.
 
     Attributes:
@@ -48,9 +66,7 @@ class RunningProgram:
         start: Start | None = None,
         prepare: Callable[[str], None] | None = None,
     ) -> None:
-        if start is None:
-            launch = ["-m", "kadril", "run", "-np", str(num_ranks), "--bind", "--no-prefix", "--"]
-            start = Start((sys.executable, *launch, sys.executable), clean_environment(os.environ))
+        start = start_on_cores(num_ranks) if start is None else start
         self._name = program.name
         self._num_ranks = num_ranks
         self._held = tempfile.TemporaryDirectory()
@@ -106,7 +122,7 @@ def run_program(
         arguments: after the directory.
         num_ranks: how many.
         timeout: in seconds.
-        start: how to start them; by `kadril run`, each held on a core, where None.
+        start: how to start them; `start_on_cores` where None.
 
     Raises:
         ProgramError: the program failed, or took longer than `timeout` seconds.

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from kadril.bench.peers import Start
 from kadril.bench.program import ProgramError, RunningProgram
 from kadril.bench.turns import Setting, take_turn
 from kadril.world import World
@@ -98,6 +99,7 @@ def run_side_by_side(
     num_ranks: int,
     num_rounds: int,
     timeout: float,
+    starts: Mapping[str, Start] | None = None,
 ) -> dict[str, Answers]:
     """Let all settings of a program take turns; what their ranks left, by setting.
 
@@ -109,6 +111,7 @@ def run_side_by_side(
         num_ranks: of each program.
         num_rounds: how often each has its turn.
         timeout: in seconds, for a start and for a turn.
+        starts: how to start the ranks of a setting, where otherwise than those of the others.
 
     Raises:
         ProgramError: a program failed, or took too long.
@@ -116,7 +119,13 @@ def run_side_by_side(
     with contextlib.ExitStack() as stack:
         guests: dict[str, Guest] = {}
         for name, arguments in settings.items():
-            running = RunningProgram(program, arguments, num_ranks=num_ranks, prepare=make_pipes)
+            running = RunningProgram(
+                program,
+                arguments,
+                num_ranks=num_ranks,
+                start=(starts or {}).get(name),
+                prepare=make_pipes,
+            )
             guests[name] = stack.enter_context(Guest(stack.enter_context(running)))
         ready = [guest for guest in guests.values() if guest.await_done(timeout)]
         for number in range(num_rounds):
