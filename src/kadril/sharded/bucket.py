@@ -106,7 +106,7 @@ class Bucket:
         self.num_missing = len(self.members)
         self.is_filled = [False] * len(self.members)
         self._gradients: torch.Tensor | None = None
-        self._views: tuple[int, list[torch.Tensor]] = (0, [])
+        self._views: tuple[int | None, list[torch.Tensor]] = (None, [])
         self._addresses: list[int] = []
 
     # ---- parameters -----------------------------------------------------------------------------

@@ -14,11 +14,15 @@ no code.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import json
+import logging
 import os
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +33,29 @@ from kadril.sharded.agreement import allgather_json, raise_together
 from kadril.sharded.bucket import OwnPiece
 from kadril.sharded.shard_file import ShardFile, write_shard
 from kadril.sharded.shards import Shards
-from kadril.sharded.state import group_options, load_state, piece_values
+from kadril.sharded.state import group_options, load_state, piece_values, put_state
 from kadril.sharded.stored import StoredParameter, StoredPiece, StoredState
+from kadril.transport.base import Transport
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "check_same_version",
+    "load_checkpoint",
+    "save_checkpoint",
+    "sync_directory",
+    "told_in_the_log",
+]
+
+logger = logging.getLogger("kadril")
 
 FORMAT = "kadril.sharded.checkpoint.1"
+CHECKSUM = "sha256"  # key of the checksum of the rest of the index
 INDEX = "index.json"
+OWN_NAME = re.compile(r"[0-9a-f]{16}-\d{5}-of-\d{5}\.shard(\.part)?")
 PARAMETER = "parameter"  # key of the parameter's own elements, beside those of its state
 
 
 def save_checkpoint(
+    transport: Transport,
     directory: Path,
     shards: Shards,
     optimizer: torch.optim.Optimizer,
@@ -47,34 +63,50 @@ def save_checkpoint(
 ) -> None:
     """Write parameters and state, each rank what it owns; collective.
 
+    Args:
+        transport: over the ranks of the shards, for this call.
+        directory: that all ranks see.
+        shards: parameters.
+        optimizer: of this rank's pieces.
+        extra: what else to keep.
+
     Raises:
         CheckpointError: a rank could not write; on all ranks. What was there before is as it was.
     """
-    transport = shards.transport
     error: Exception | None = None
     described: dict[str, Any] = {}
-    token = agree_on_token(shards)
+    token = agree_on_token(transport)
     name = f"{token}-{transport.rank:05d}-of-{transport.size:05d}.shard"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         described = write_shard(directory / name, own_values(shards, optimizer))
     except (OSError, ValueError) as caught:
         error = CheckpointError(f"{directory / name}: {caught}", path=str(directory / name))
-    raise_together(transport, f"save to {directory}", error, CheckpointError)
+    raise_together(transport, "save", error, CheckpointError)
     files = allgather_json(transport, described, "save")
     if transport.rank == 0:
         try:
             write_index(directory, index_of(shards, optimizer, files, extra))
         except (OSError, ValueError, TypeError) as caught:
             error = CheckpointError(f"{directory / INDEX}: {caught}", path=str(directory / INDEX))
-    raise_together(transport, f"save to {directory}", error, CheckpointError)
+    raise_together(transport, "save", error, CheckpointError)
     if transport.rank == 0:
-        remove_others(directory, {file["name"] for file in files})
+        with told_in_the_log(directory):
+            remove_others(directory, {file["name"] for file in files})
 
 
-def agree_on_token(shards: Shards) -> str:
+@contextlib.contextmanager
+def told_in_the_log(directory: Path) -> Iterator[None]:
+    """What goes wrong after a checkpoint is in its place is only told."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning("%s is saved, but could not be tidied up: %s", directory, error)
+
+
+def agree_on_token(transport: Transport) -> str:
     """A name for this set of files that no other has; collective."""
-    return str(allgather_json(shards.transport, secrets.token_hex(8), "token")[0])
+    return str(allgather_json(transport, secrets.token_hex(8), "token")[0])
 
 
 def own_values(shards: Shards, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -134,15 +166,27 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_index(directory: Path, index: Mapping[str, Any]) -> None:
-    """Replace the index in one move, after everything that it names is durable."""
+    """Replace the index in one move, after everything that it names is durable.
+
+    It has a checksum of itself: options and what users keep lie in it.
+    """
+    plain = json.loads(json.dumps(index))
+    text = json.dumps({**plain, CHECKSUM: checksum_of(plain)}, indent=1)
     sync_directory(directory)
     path = directory / f"{INDEX}.part"
     with path.open("w", encoding="utf-8") as file:
-        json.dump(index, file, indent=1)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     path.replace(directory / INDEX)
-    sync_directory(directory)
+    # It is saved; what fails from here on is no reason to say otherwise.
+    with told_in_the_log(directory):
+        sync_directory(directory)
+
+
+def checksum_of(index: Mapping[str, Any]) -> str:
+    """SHA-256 of an index, as JSON has it."""
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 def sync_directory(directory: Path) -> None:
@@ -157,7 +201,7 @@ def sync_directory(directory: Path) -> None:
 def remove_others(directory: Path, names: set[str]) -> None:
     """Remove shards that the index does not name: of earlier checkpoints, or half written."""
     for path in directory.iterdir():
-        if path.name not in names and path.name.endswith((".shard", ".shard.part")):
+        if path.name not in names and OWN_NAME.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -182,7 +226,7 @@ def load_checkpoint(
     try:
         index = read_index(directory)
         stored = read_shards(directory, index)
-        found = stored.match(entries, type(optimizer).__name__)
+        found = stored.match(entries, optimizer)
         for own in shards.own_pieces():
             place = own.piece.entry
             elements[own] = found[place].read(
@@ -191,21 +235,32 @@ def load_checkpoint(
         parameters = [only_state(parameter) for parameter in stored.parameters]
         state = dataclasses.replace(stored, parameters=parameters)
         state_dict = load_state(shards, optimizer, state)
-    except (OSError, CheckpointError, KeyError, TypeError) as caught:
+    except Exception as caught:  # files may have anything in them, and all ranks wait below
         error = caught
         if not isinstance(caught, CheckpointError):
             error = CheckpointError(f"{directory}: {caught!r}", path=str(directory))
     # All have read, and nobody computes with the parameters any more.
-    raise_together(shards.transport, f"load from {directory}", error, CheckpointError)
+    raise_together(shards.transport, "load", error, CheckpointError)
+    check_same_version(shards.transport, directory, index[CHECKSUM])
     with torch.no_grad():
         for own, flat in elements.items():
             bucket = shards.bucket_of(own.piece.entry)
             begin = bucket.begin + own.piece.offset
             bucket.flat[begin : begin + own.piece.end - own.piece.begin].copy_(flat)
-    optimizer.load_state_dict(state_dict)
+    put_state(optimizer, state_dict, keeps_dtypes=True)
     shards.publish()
     extra: dict[str, Any] = index["extra"]
     return extra
+
+
+def check_same_version(transport: Transport, directory: Path, version: str) -> None:
+    """Raise `CheckpointError` where ranks have read different checkpoints; collective."""
+    if len(set(allgather_json(transport, version, "version"))) > 1:
+        raise CheckpointError(
+            f"ranks have read different checkpoints from {directory}: one was saved there"
+            " meanwhile. Load again",
+            path=str(directory),
+        )
 
 
 def read_index(directory: Path) -> dict[str, Any]:
@@ -227,6 +282,11 @@ def read_index(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has format {found!r}, this version reads {FORMAT!r}", path=str(path)
         )
+    rest = {key: value for key, value in index.items() if key != CHECKSUM}
+    if index.get(CHECKSUM) != checksum_of(rest):
+        raise CheckpointError(
+            f"{path} is damaged: its checksum is not the one that was written", path=str(path)
+        )
     return index
 
 
@@ -243,11 +303,9 @@ def read_shards(directory: Path, index: Mapping[str, Any]) -> StoredState:
                     path=str(file.path),
                 )
             pieces[name].append(piece)
-    groups = [each["group"] for each in index["parameters"]]
     return StoredState(
         index["optimizer"],
         index["groups"],
-        [groups.count(number) for number in range(len(index["groups"]))],
         [
             StoredParameter(
                 each["name"],
@@ -255,6 +313,7 @@ def read_shards(directory: Path, index: Mapping[str, Any]) -> StoredState:
                 each["dtype"],
                 tuple(each["dims"]),
                 tuple(sorted(pieces[each["name"]], key=lambda piece: piece.begin)),
+                each["group"],
             )
             for each in index["parameters"]
         ],
@@ -275,4 +334,4 @@ def only_state(parameter: StoredParameter) -> StoredParameter:
         )
         for piece in parameter.pieces
     )
-    return StoredParameter(parameter.name, parameter.shape, parameter.dtype, parameter.dims, pieces)
+    return dataclasses.replace(parameter, pieces=pieces)

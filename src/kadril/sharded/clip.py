@@ -19,9 +19,10 @@ def total_norm(
     """The norm of all gradients on all ranks, as if they were one vector; collective.
 
         p = inf:    max_r max_i |g_i|
+        p = 0:      number of g_i that are not 0
         otherwise:  (sum_r sum_i |g_i|^p)^(1/p)
 
-    One number goes over the ranks.
+    One number goes over the ranks. Where a gradient is not a number, neither is the norm.
 
     Args:
         transport: of the ranks.
@@ -30,17 +31,20 @@ def total_norm(
     """
     norms = [float(torch.linalg.vector_norm(each, norm_type)) for each in gradients if each.numel()]
     if math.isinf(norm_type):
-        largest = np.array([max(norms, default=0.0)])
+        # A maximum forgets what is not a number: the second number tells of it.
+        has_nan = any(map(math.isnan, norms))
+        largest = np.array([0.0 if has_nan else max(norms, default=0.0), has_nan])
         transport.allreduce(largest, "max", name="norm")
-        return float(largest[0])
-    total = np.array([math.fsum(norm**norm_type for norm in norms)])
+        return math.nan if largest[1] else float(largest[0])
+    power = norm_type or 1.0  # of 0 each norm is a number of elements
+    total = np.array([math.fsum(norm**power for norm in norms)])
     transport.allreduce(total, name="norm")
-    return math.pow(float(total[0]), 1.0 / norm_type)
+    return math.pow(float(total[0]), 1.0 / power)
 
 
 def clip_gradients(gradients: Iterable[torch.Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients down to a norm, as `torch.nn.utils.clip_grad_norm_` does."""
-    factor = min(1.0, max_norm / (norm + 1e-6))
+    factor = max_norm / (norm + 1e-6)
     if factor < 1.0 or math.isnan(factor):
         for gradient in gradients:
             gradient.mul_(factor)

@@ -151,7 +151,8 @@ class CutTensor(torch.Tensor):
         # Room is made for copies that stay whole while training goes on (`async_save` of torch).
         is_room = function in (aten.zeros_like.default, aten.empty_like.default)
         if is_room or (function is aten.new_empty.default and tuple(others[0]) == self.shape):
-            return self.beside(torch.zeros_like(self.local, device=keywords.get("device")))
+            chosen = {key: keywords[key] for key in ("device", "dtype") if key in keywords}
+            return self.beside(torch.zeros_like(self.local, **chosen))
         if function is aten.copy_.default and others[0].shape == self.shape:
             copy(others[0], self)
             return self

@@ -27,6 +27,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint import state_dict_loader
@@ -35,6 +36,8 @@ from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 from kadril import world as worlds
+from kadril.errors import CheckpointError
+from kadril.sharded.checkpoint import check_same_version
 from kadril.sharded.dcp_background import background_of
 from kadril.sharded.dcp_reader import CheckedReader
 from kadril.sharded.dcp_saving import Saving, together
@@ -126,6 +129,8 @@ def async_save(
 def writer_for(checkpoint_id: PathLike | None, writer: StorageWriter | None) -> StorageWriter:
     """What to write with."""
     if writer is not None:
+        if checkpoint_id is not None:
+            writer.reset(checkpoint_id)
         return writer
     if checkpoint_id is None:
         raise ValueError("give checkpoint_id, a directory, or a storage_writer")
@@ -175,11 +180,15 @@ def load(
         if checkpoint_id is None:
             raise ValueError("give checkpoint_id, a directory, or a storage_reader")
         storage_reader = CheckedReader(checkpoint_id)
+    elif checkpoint_id is not None:
+        storage_reader.reset(checkpoint_id)
     reader = storage_reader
     transport = transport_of(world, "load")
     try:
         target = together(transport, "load", lambda: read(state_dict, reader, planner))
         together(transport, "load", target.check)
+        if isinstance(reader, CheckedReader):
+            check_same_version(transport, Path(reader.path), reader.version)
         target.apply()
         transport.barrier(name="loaded")
     finally:
@@ -193,8 +202,15 @@ def read(
 ) -> Target:
     """Read what this rank needs into memory of its own."""
     target = Target(state_dict, reader.read_metadata())
+    version = reader.version if isinstance(reader, CheckedReader) else ""
     with warnings.catch_warnings():
         # That it has no process group: it needs none to read.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(target.staged, storage_reader=reader, planner=planner, no_dist=True)
+    if isinstance(reader, CheckedReader) and reader.version != version:
+        raise CheckpointError(
+            f"{reader.path}: another checkpoint was saved there while this one was read. Load"
+            " again",
+            path=str(reader.path),
+        )
     return target

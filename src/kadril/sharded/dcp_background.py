@@ -27,9 +27,9 @@ class Background:
 
     def wait(self) -> None:
         """Wait until the last save has ended; what it raised is in its future."""
-        last, self._last = self._last, None
-        if last is not None:
-            wait([last])
+        if self._last is not None:
+            wait([self._last])
+            self._last = None
 
     def run(self, transport: Transport, work: Callable[[], None]) -> Future[None]:
         """Do the rest of a save in a thread of its own, and close its transport.
@@ -40,6 +40,10 @@ class Background:
         def work_and_close() -> None:
             try:
                 work()
+            except Exception:
+                # Also where nobody asks for the result.
+                logger.exception("a checkpoint could not be written beside the training")
+                raise
             finally:
                 transport.close()
 
@@ -75,5 +79,13 @@ def background_of(world: World) -> Background:
     background = backgrounds.get(world)
     if background is None:
         background = backgrounds[world] = Background()
-        world.on_close(background.wait)
+        reference, found = weakref.ref(world), background
+
+        def close() -> None:
+            closing = reference()
+            if closing is not None:
+                backgrounds.pop(closing, None)
+            found.wait()
+
+        world.on_close(close)
     return background

@@ -83,8 +83,12 @@ class Saving:
 
     def end(self) -> None:
         """Write; collective, in any thread that the transport takes."""
-        results = self.gather(self.do(self.write))
-        self.do(lambda: self.finish(results))
+        try:
+            results = self.gather(self.do(self.write))
+            self.do(lambda: self.finish(results))
+        finally:
+            if isinstance(self.planner, CopiedPlan):
+                self.planner.forget()  # an error keeps hold of it for as long as it is kept itself
 
     def do(self, work: Callable[[], Result]) -> Result:
         """One step; collective."""
@@ -144,6 +148,10 @@ class CopiedPlan(SavePlanner):
     def resolve_data(self, write_item: WriteItem) -> Any:
         """The copy."""
         return self._copies[write_item.index]
+
+    def forget(self) -> None:
+        """Give the memory of the copies back."""
+        self._copies.clear()
 
     def set_up_planner(self, *_: Any, **__: Any) -> None:
         """Not asked for: the plan is made."""

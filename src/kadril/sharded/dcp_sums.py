@@ -52,7 +52,8 @@ class Sums:
     """What the files of a checkpoint should be.
 
     Args:
-        directory: of the checkpoint, with its metadata.
+        directory: of the checkpoint.
+        version: checksum of its metadata.
 
     Attributes:
         is_there: whether the checkpoint has any; one that torch itself wrote has none.
@@ -61,26 +62,24 @@ class Sums:
         CheckpointError: there are sums, and none is of the metadata.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, version: str) -> None:
         self._directory = directory
         self._sums: dict[str, str] = {}
         self._compared: set[str] = set()
         candidates = own_sums(directory)
         self.is_there = bool(candidates)
-        if not candidates:
-            return
-        found = checksum(directory / METADATA)
         for path in candidates:
             sums = read_sums(path)
-            if sums.get(METADATA) == found:
+            if sums.get(METADATA) == version:
                 self._sums = sums
                 return
-        raise CheckpointError(
-            f"{directory / METADATA} is damaged: its checksum is not the one in"
-            f" {', '.join(each.name for each in candidates)}. If torch wrote another checkpoint"
-            " over this one, remove these files to load it without checks",
-            path=str(directory / METADATA),
-        )
+        if candidates:
+            raise CheckpointError(
+                f"{directory / METADATA} is damaged: its checksum is not the one in"
+                f" {', '.join(each.name for each in candidates)}. If torch wrote another checkpoint"
+                " over this one, remove these files to load it without checks",
+                path=str(directory / METADATA),
+            )
 
     def compare(self, name: str, parameter: str) -> None:
         """Raise `CheckpointError` where a file is not what was written; looks once.
@@ -104,6 +103,9 @@ class Sums:
 
 def read_sums(path: Path) -> dict[str, str]:
     """Sums by name of file; lines that are none are left out."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}  # of a checkpoint that another one has replaced just now
     pairs = (line.split("  ", 1) for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}

@@ -120,6 +120,8 @@ class Target:
 
     def apply(self) -> None:
         """Take what was read; collective."""
+        for trainer in self.trainers.values():
+            trainer._settle_to_load()
         with torch.no_grad():
             for flat, staged in self._loaded:
                 flat.copy_(staged.local)

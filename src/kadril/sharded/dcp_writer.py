@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from kadril.sharded.checkpoint import sync_directory
+from kadril.sharded.checkpoint import sync_directory, told_in_the_log
 from kadril.sharded.checksum import checksum
 from kadril.sharded.dcp_sums import METADATA, name_of_sums, own_sums, write_sums
 
@@ -109,8 +109,10 @@ class AtomicWriter(FileSystemWriter):
             write_sums(directory / of_sums, {**sums, METADATA: checksum(made)})
             sync_directory(directory)
             made.replace(directory / METADATA)
-        sync_directory(directory)
-        remove_others(directory, {*sums, of_sums})
+        # It is saved; what cannot be tidied up is no reason to say otherwise.
+        with told_in_the_log(directory):
+            sync_directory(directory)
+            remove_others(directory, {*sums, of_sums})
 
     def storage_meta(self) -> StorageMeta | None:
         """What the metadata says of where it was written."""

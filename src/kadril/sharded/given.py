@@ -27,7 +27,13 @@ class GivenGradients:
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         self.agreed = 0
+        self._handed = 0  # bits of gradients that pieces have
         self._was_compared = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a gradient came where there was none; those there were are added to in place."""
+        return self.agreed != self._handed
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Compare again, with these."""
@@ -41,16 +47,37 @@ class GivenGradients:
                 if tensor.grad is not None:
                     check_layout(entry, tensor.grad.layout)
                     present |= 1 << place
-        self.agreed = meet(
+        agreement = meet(
             self.shards.transport,
             wish,
             num_parameters=len(self.shards.parameters.tensors),
             present=present,
             digest=digest,
-        ).present
+        )
+        agreement.check()
+        self.agreed = agreement.present
+        self.check_common(self.agreed & ~agreement.common, present)
         if not self._was_compared and self.agreed:
             self.compare()
             self._was_compared = True
+
+    def check_common(self, partial: int, present: int) -> None:
+        """Raise `MismatchError` for gradients that some ranks have and others do not.
+
+        Args:
+            partial: bits of their parameters, the same on all ranks.
+            present: bits of those that are here.
+        """
+        if partial:
+            place = (partial & -partial).bit_length() - 1
+            rank = self.shards.transport.world_ranks[self.shards.transport.rank]
+            here = "a" if present >> place & 1 else "no"
+            raise MismatchError(
+                f"parameter {self.shards.parameters.names[place]!r} has a gradient on some ranks"
+                f" and none on others: rank {rank} has {here} gradient. Behind"
+                " DistributedDataParallel all have the same; with reduce_gradients=True they need"
+                " not"
+            )
 
     def compare(self) -> None:
         """Raise `MismatchError` where ranks have different gradients; collective."""
@@ -70,6 +97,7 @@ class GivenGradients:
 
     def hand_over(self) -> None:
         """Give the pieces of this rank their range of the gradients."""
+        self._handed = self.agreed
         for bucket in self.shards.buckets:
             for own in bucket.pieces:
                 _, entry, tensor = bucket.members[bucket.places.index(own.piece.entry)]
@@ -84,7 +112,7 @@ class GivenGradients:
 
     def begin_round(self) -> None:
         """Let go of the gradients."""
-        self.agreed = 0
+        self.agreed = self._handed = 0
         for own in self.shards.own_pieces():
             own.tensor.grad = None
 

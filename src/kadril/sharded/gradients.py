@@ -56,6 +56,11 @@ class Gradients(Protocol):
 
     agreed: int
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `hand_over` would give the pieces something that they do not have."""
+        ...
+
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Take in the parameters of these buckets; between rounds."""
         ...
@@ -64,7 +69,7 @@ class Gradients(Protocol):
         """Have all gradients where they belong, and agree on what came anywhere; collective.
 
         Args:
-            wish: SETTLE or STEP.
+            wish: SETTLE, STEP or LOAD.
             digest: of what has to be the same on all ranks.
 
         Raises:
@@ -108,6 +113,7 @@ class ReducedGradients:
         self.stage = stage
         self.agreed = 0
         self._present = 0  # a bit for each parameter that had a gradient in this round, here
+        self.has_news = False
         self._is_settled = False  # nothing came since the last time
         self._has_given = False  # others may have gradients of this rank in their sums
         self._is_held = False  # it has dropped those: what comes waits until all know
@@ -120,6 +126,7 @@ class ReducedGradients:
         self._completed: dict[int, None] = {}  # buckets, as they became complete in this round
         self._known = -1  # what was agreed when the order was made
         self._hooks: list[RemovableHandle] = []
+        self._frozen: list[tuple[int, torch.Tensor]] = []  # parameters without a hook
         weakref.finalize(self, remove, self._hooks).atexit = False
         self._courier = courier
 
@@ -129,16 +136,19 @@ class ReducedGradients:
         if self.stage == 2:
             self._order += [bucket for bucket in buckets if not bucket.plan.is_frozen]
         self._known = -1
+        self._frozen += [(place, each) for bucket in buckets for place, _, each in bucket.members]
+        self.watch_thawed()
+
+    def watch_thawed(self) -> None:
+        """Hear of the gradients of parameters that want any now, and did not before."""
         # A hook must hold nothing: what it holds its parameter keeps alive, unseen by the garbage
         # collector, long after the trainer.
         itself = weakref.ref(self)
-        for bucket in buckets:
-            for place, _, tensor in bucket.members:
+        for place, tensor in self._frozen:
+            if tensor.requires_grad:
                 hook = functools.partial(arrived, itself, place)
-                if tensor.requires_grad:
-                    self._hooks.append(
-                        tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                    )
+                self._hooks.append(tensor.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        self._frozen = [each for each in self._frozen if not each[1].requires_grad]
 
     def detach(self) -> None:
         """Hear no more of the parameters."""
@@ -229,6 +239,7 @@ class ReducedGradients:
             if self.stage == 1:
                 bucket.begin_round()  # what is in `.grad` has all of this round in it
             bucket.reduce(taken, self.scale, self._scratch, keeps=keeps)
+        self.has_news |= keeps
 
     def reduce_one(self, place: int, gradient: torch.Tensor, name: str) -> None:
         """Reduce the gradient of one parameter, which lies elsewhere than in `.grad`; collective.
@@ -270,6 +281,7 @@ class ReducedGradients:
         bucket.is_filled[index] = True
         self._present |= 1 << place
         self._is_settled = False
+        self.has_news = True
 
     # ---- settle ---------------------------------------------------------------------------------
 
@@ -280,6 +292,7 @@ class ReducedGradients:
 
     def settle(self, wish: Wish, digest: int = 0) -> None:
         """Reduce all that was not reduced, and agree on what came on any rank; collective."""
+        self.watch_thawed()
         with torch.no_grad():
             self.reduce_pending()
             agreement = self.agree(wish, digest)
@@ -321,12 +334,16 @@ class ReducedGradients:
                 self.transport.world_ranks[ranks[0]]
                 for ranks in (agreement.droppers, agreement.givers)
             )
-            self._present = 0
+            # So that all ranks begin alike after it.
+            for bucket in self.shards.buckets:
+                bucket.take(gives_back=True)
+            self.forget()
+            self.forget_sums()
             raise MismatchError(
                 f"rank {rank} has dropped gradients of backward passes with zero_grad() since the"
-                f" last step, and rank {giver} has not: theirs are in one sum already. Call"
-                " zero_grad() on every rank after the same backward passes. To go on, call it on"
-                " every rank now"
+                f" last step, and rank {giver} has not, or had none to drop: theirs are in one sum"
+                " already. Call zero_grad() on every rank, after at least one backward pass on"
+                " each. Nothing was stepped, and all gradients are dropped now"
             )
 
     def agree(self, wish: Wish, digest: int) -> Agreement:
@@ -335,6 +352,7 @@ class ReducedGradients:
         while True:
             agreement = self.meet(wish, digest)
             if not agreement.wants_cycle:
+                agreement.check()
                 return agreement
             self.finish_cycle()
             self.wait()
@@ -406,6 +424,7 @@ class ReducedGradients:
 
     def hand_over(self) -> None:
         """Give the pieces of this rank the gradients that were agreed on."""
+        self.has_news = False
         for bucket in self.shards.buckets:
             for own in bucket.pieces:
                 came = self.agreed >> own.piece.entry & 1
@@ -415,6 +434,7 @@ class ReducedGradients:
         """Forget what came; on all ranks, after `settle`."""
         self._num_drops = self._num_dropped = 0
         self.forget()
+        self.forget_sums()
 
     def forget(self) -> None:
         """Forget what came."""
@@ -422,6 +442,10 @@ class ReducedGradients:
         self._has_reduced = False
         self._is_settled = False
         self._completed.clear()
+
+    def forget_sums(self) -> None:
+        """Forget what was added up."""
+        self.has_news = False
         for bucket in self.shards.buckets:
             bucket.begin_round()
 
@@ -429,18 +453,21 @@ class ReducedGradients:
         """Forget what came; a cycle on its way is finished first, since peers count on it."""
         if self._turn:
             self.finish_cycle()
-        self.wait()
         self.hold()
-        for bucket in self.shards.buckets:
-            bucket.forget_arrivals()
         self.forget()
+        # After what is on its way; nobody waits for others here.
+        self.do(self.forget_sums)
 
     def hold(self) -> None:
         """Remember what is dropped: where others may have it, all of them have to know."""
         self._num_drops += self.agreed != 0
         self._num_dropped += self._has_reduced
-        self._is_held |= self._has_given
+        # Also what has not been given yet: others that drop the same pass may have given theirs.
+        waits = any(tensor.grad is not None for tensor in self.shards.parameters.tensors)
+        self._is_held |= self._has_given or (self.stage == 2 and waits)
         self._has_given = False
+        for bucket in self.shards.buckets:
+            bucket.forget_arrivals()
 
 
 def arrived(

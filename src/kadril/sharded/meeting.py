@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kadril.errors import MismatchError
@@ -28,12 +28,14 @@ class Wish(enum.IntEnum):
     CYCLE = 1
     SETTLE = 2
     STEP = 3
+    LOAD = 4
 
 
 CALLS = {
     Wish.CYCLE: "backward()",
     Wish.SETTLE: "allreduce_grads() or clip_grad_norm_()",
     Wish.STEP: "step() or update()",
+    Wish.LOAD: "load()",
 }
 
 
@@ -42,7 +44,9 @@ class Agreement(NamedTuple):
 
     Attributes:
         wants_cycle: whether a rank has gradients to reduce.
+        trouble: why they cannot go on together; None where they can, or where one wants a cycle.
         present: a bit for each parameter that a rank had a gradient of in this round.
+        common: a bit for each that all ranks had one of.
         pending: a bit for each whose gradient waits to be reduced on a rank.
         droppers: ranks that have dropped gradients which others may have in their sums.
         givers: ranks that have not, and whose gradients others have in their sums.
@@ -51,11 +55,18 @@ class Agreement(NamedTuple):
     """
 
     wants_cycle: bool
+    trouble: str | None
     present: int
+    common: int
     pending: int
     droppers: tuple[int, ...]
     givers: tuple[int, ...]
     ends: tuple[int | None, ...]
+
+    def check(self) -> None:
+        """Raise `MismatchError` where ranks cannot go on together; on all of them."""
+        if self.trouble is not None:
+            raise MismatchError(self.trouble)
 
 
 def meet(
@@ -86,9 +97,6 @@ def meet(
         has_given: see `Agreement`.
         num_posted: blocks that this rank has posted.
         has_more: whether it has blocks to post.
-
-    Raises:
-        MismatchError: no rank wants a cycle, and they want different things or have other digests.
     """
     num_bytes = (num_parameters + 7) // 8
     bits = (present.to_bytes(num_bytes, "little"), pending.to_bytes(num_bytes, "little"))
@@ -97,14 +105,15 @@ def meet(
     count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
     rows = allgather_bytes(transport, head + flags + count + bits[0] + bits[1], "meet")
     wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
-    if not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows):
-        raise MismatchError(describe_disagreement(transport, rows))
+    are_apart = not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows)
     begin = HEAD_BYTES + 1 + COUNT_BYTES
     middle = begin + num_bytes
     return Agreement(
         wants_cycle,
-        union(row[begin:middle] for row in rows),
-        union(row[middle:] for row in rows),
+        describe_disagreement(transport, rows) if are_apart else None,
+        combine(int.__or__, (row[begin:middle] for row in rows)),
+        combine(int.__and__, (row[begin:middle] for row in rows)),
+        combine(int.__or__, (row[middle:] for row in rows)),
         tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] & HAS_DROPPED),
         tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] == HAS_GIVEN),
         tuple(end_of(row) for row in rows),
@@ -118,10 +127,9 @@ def end_of(row: bytes) -> int | None:
     return None if count & 1 or row[0] == Wish.CYCLE else count >> 1
 
 
-def union(rows: Iterable[bytes]) -> int:
-    """The bits that any row has."""
-    numbers = (int.from_bytes(row, "little") for row in rows)
-    return functools.reduce(int.__or__, numbers, 0)
+def combine(operator: Callable[[int, int], int], rows: Iterable[bytes]) -> int:
+    """The bits of all rows together."""
+    return functools.reduce(operator, (int.from_bytes(row, "little") for row in rows))
 
 
 def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:

@@ -50,15 +50,16 @@ def read_named(
     check_options(options, optimizer)
     known = {entry.name: entry for entry in entries}
     parameters = []
-    for name in [name for group in groups for name in group["params"]]:
+    named = [(name, number) for number, group in enumerate(groups) for name in group["params"]]
+    for name, number in named:
         if name not in known:
             raise unknown_parameter(str(name), list(known))
         parameters.append(
-            read_parameter(known[name], given, optimizer, is_partial=part is not None)
+            read_parameter(known[name], number, given, optimizer, is_partial=part is not None)
         )
     if part is None:
         check_all_there(given, parameters)
-    return StoredState(None, options, [len(group["params"]) for group in groups], parameters)
+    return StoredState(None, options, parameters)
 
 
 def parts_of(given: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
@@ -119,6 +120,7 @@ def check_options(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Op
 
 def read_parameter(
     entry: Entry,
+    group: int,
     given: Sequence[Mapping[str, Any]],
     optimizer: torch.optim.Optimizer,
     *,
@@ -147,7 +149,7 @@ def read_parameter(
         pieces.append(StoredPiece(begin, end, described))
     pieces.sort(key=lambda piece: piece.begin)
     return StoredParameter(
-        entry.name, entry.shape, None, dims, tuple(pieces), is_partial or not pieces
+        entry.name, entry.shape, None, dims, tuple(pieces), group, is_partial or not pieces
     )
 
 

@@ -17,9 +17,11 @@ import torch
 
 from kadril.errors import UnsupportedError
 from kadril.sharded.eager_twin import OptimizerClass, eager_twin, plain_class
+from kadril.sharded.parameter_list import ParameterList
 
 __all__ = [
     "OptimizerClass",
+    "check_parameters",
     "choose_rule",
     "complete_momentum",
     "find_optimizer",
@@ -201,6 +203,38 @@ def without_compiler(
     if not is_of_torch(optimizer) or any(each.get("differentiable") for each in options):
         return optimizer
     return eager_twin(optimizer)
+
+
+def check_parameters(
+    optimizer: OptimizerClass, options: Mapping[str, Any], parameters: ParameterList
+) -> None:
+    """Raise what an optimizer of torch's would for these parameters, before anything is shared.
+
+    It is made for stand-ins that have shapes, and no memory to speak of.
+
+    Args:
+        optimizer: its class.
+        options: of it.
+        parameters: to be stepped.
+
+    Raises:
+        UnsupportedError: it does not step parameters of such shapes; names one.
+        ValueError, TypeError, RuntimeError: what torch raises for its options.
+    """
+    if plain_class(optimizer).__name__ == "Muon":
+        for name, tensor in zip(parameters.names, parameters.tensors, strict=True):
+            if tensor.dim() != 2:
+                raise UnsupportedError(
+                    f"Muon steps matrices, and parameter {name!r} has shape"
+                    f" {tuple(tensor.shape)}; give it to a trainer of its own, with AdamW perhaps"
+                )
+    if not is_of_torch(optimizer):
+        return  # what others do when they are made is not ours to do twice
+    groups: list[dict[str, Any]] = [{**each, "params": []} for each in parameters.options]
+    for tensor, number in zip(parameters.tensors, parameters.groups, strict=True):
+        stand_in = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+        groups[number]["params"].append(torch.nn.Parameter(stand_in))
+    optimizer(groups, **options)
 
 
 def complete_momentum(optimizer: torch.optim.Optimizer) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from kadril.sharded.layout import dims_in_memory
 from kadril.sharded.plan import Entry
 
-__all__ = ["Group", "ParameterList", "Parameters", "read_groups"]
+__all__ = ["Group", "ParameterList", "Parameters", "in_order", "read_groups"]
 
 Parameters: TypeAlias = (
     torch.nn.Module
@@ -20,8 +20,21 @@ Parameters: TypeAlias = (
     | Iterable[dict[str, Any]]
 )
 
-# Names, parameters and options of one parameter group.
-Group: TypeAlias = tuple[list[str], list[torch.Tensor], dict[str, Any]]
+
+class Group(NamedTuple):
+    """One parameter group.
+
+    Attributes:
+        names: of the parameters.
+        tensors: the parameters.
+        options: of the group.
+        given: places in these lists, in the order in which the user gave them.
+    """
+
+    names: list[str]
+    tensors: list[torch.Tensor]
+    options: dict[str, Any]
+    given: list[int]
 
 
 class ParameterList:
@@ -32,6 +45,7 @@ class ParameterList:
         tensors: the parameters.
         groups: number of the group of each.
         options: of each group.
+        given: places in the order in which the user gave them, in which torch numbers them.
         aliases: other names of tied parameters.
     """
 
@@ -40,6 +54,7 @@ class ParameterList:
         self.tensors: list[torch.Tensor] = []
         self.groups: list[int] = []
         self.options: list[dict[str, Any]] = []
+        self.given: list[int] = []
         self.aliases: dict[str, str] = {}
         self._place: dict[int, int] = {}
 
@@ -50,7 +65,7 @@ class ParameterList:
             ValueError: a parameter of another group, a name that is taken, or something that is
                 no parameter.
         """
-        names, tensors, options = group
+        names, tensors, options, given = group
         for name, tensor in zip(names, tensors, strict=True):
             check_parameter(name, tensor)
             place = self._place.get(id(tensor))
@@ -77,6 +92,7 @@ class ParameterList:
             self.names.append(name)
             self.tensors.append(tensor)
             self.groups.append(len(self.options))
+        self.given += dict.fromkeys(self._place[id(tensors[index])] for index in given)
         self.options.append(options)
 
     def place_of(self, tensor: torch.Tensor) -> int | None:
@@ -112,10 +128,11 @@ def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
     """
     if isinstance(parameters, torch.nn.Module):
         named = list(parameters.named_parameters())
-        return [([name for name, _ in named], [each for _, each in named], {})]
+        return [in_order([name for name, _ in named], [each for _, each in named], {})]
     if isinstance(parameters, Mapping):
         names = sorted(parameters)
-        return [(names, [parameters[name] for name in names], {})]
+        given = [names.index(name) for name in parameters]
+        return [Group(names, [parameters[name] for name in names], {}, given)]
     if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
         raise TypeError(
             "parameters must be a module, a dict by name, a list of parameters or a list of"
@@ -138,7 +155,7 @@ def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
             key: value for key, value in item.items() if key not in ("params", "param_names")
         }
         groups.append(read_group(item["params"], item.get("param_names"), first, options))
-        first += len(groups[-1][0])
+        first += len(groups[-1].names)
     return groups
 
 
@@ -147,10 +164,10 @@ def read_group(members: Any, names: list[str] | None, first: int, options: dict[
     if isinstance(members, torch.Tensor):
         members = [members]
     if isinstance(members, torch.nn.Module | Mapping):
-        ((found, tensors, _),) = read_groups(members)
-        return found, tensors, options
-    found, tensors, _ = read_members(list(members), first, options)
-    return (found if names is None else list(names)), tensors, options
+        (found,) = read_groups(members)
+        return found._replace(options=options)
+    read = read_members(list(members), first, options)
+    return read if names is None else read._replace(names=list(names))
 
 
 def read_members(items: list[Any], first: int, options: dict[str, Any]) -> Group:
@@ -164,7 +181,12 @@ def read_members(items: list[Any], first: int, options: dict[str, Any]) -> Group
         else:
             names.append(f"parameter.{place}")
             tensors.append(item)
-    return names, tensors, options
+    return in_order(names, tensors, options)
+
+
+def in_order(names: list[str], tensors: list[torch.Tensor], options: dict[str, Any]) -> Group:
+    """A group as it was given."""
+    return Group(names, tensors, options, list(range(len(names))))
 
 
 def check_parameter(name: str, tensor: Any) -> None:

@@ -314,6 +314,7 @@ class PostedGradients(ReducedGradients):
             bucket.add(self._sum)
         self._sum = None
         bucket.is_filled = [True] * len(bucket.members)
+        self.has_news = True
 
     def reduce_one(self, place: int, gradient: torch.Tensor, name: str) -> None:
         """Reduce the gradient of one parameter, which lies elsewhere than in `.grad`."""
@@ -363,7 +364,7 @@ class PostedGradients(ReducedGradients):
                 self._ends = agreement.ends
                 self.go_on()
                 if not agreement.wants_cycle and None not in agreement.ends:
-                    break
+                    break  # also where they are to be told that they cannot go on
             box.skip_to(box.num_taken)
             self._spare.clear()
             self._num_walked = box.num_posted
@@ -373,6 +374,7 @@ class PostedGradients(ReducedGradients):
         self._is_patient = True
         self._discarded = 0
         self._first = box.num_posted
+        agreement.check()
         return agreement
 
     def help_others(self, box: _native.Outbox) -> None:
@@ -414,6 +416,5 @@ class PostedGradients(ReducedGradients):
         self.hold()
         # Nothing counts that was given before all ranks know of the drop.
         self._discarded = sys.maxsize if self._is_held else self._num_walked
-        for bucket in self.shards.buckets:
-            bucket.forget_arrivals()
         self.forget()
+        self.forget_sums()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from kadril.errors import StateError
+from kadril import world as worlds
+from kadril.errors import NotInitializedError, StateError, UnsupportedError
 from kadril.sharded.optimizers import OptimizerClass
 from kadril.sharded.parameter_list import Parameters
 from kadril.sharded.scaler_guard import ScalerGuard
@@ -17,6 +19,8 @@ from kadril.sharded.trainer import POS_Trainer
 from kadril.world import World
 
 __all__ = ["ShardedOptimizer", "ShardedState"]
+
+logger = logging.getLogger("kadril")
 
 
 class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
@@ -34,21 +38,29 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     Args:
         params: as of `POS_Trainer`.
         optimizer_class: of the optimizer of each part.
+        process_group: of all ranks, where it is given at all; `world` is what counts.
+        parameters_as_bucket_view: makes no difference: parameters always lie in flat memory.
+        overlap_with_ddp: False; with `reduce_gradients` there is nothing left to overlap.
         reduce_gradients: whether gradients are this optimizer's to reduce.
         stage: with `reduce_gradients`: see `POS_Trainer`.
         rule: see `POS_Trainer`.
-        world: the current one where None.
+        world: the current one where None. Where there is none, and torch.distributed is
+            initialized, `kadril.init()` is called.
         share_parameters: see `POS_Trainer`.
         **defaults: options of the optimizer.
 
     Raises:
         MismatchError, UnsupportedError, ValueError, TypeError: as `POS_Trainer`.
+        UnsupportedError: a process group of some ranks, or `overlap_with_ddp`.
     """
 
     def __init__(
         self,
         params: Parameters,
         optimizer_class: OptimizerClass,
+        process_group: Any = None,
+        parameters_as_bucket_view: bool = False,
+        overlap_with_ddp: bool = False,
         *,
         reduce_gradients: bool = False,
         stage: int | None = None,
@@ -57,6 +69,14 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         share_parameters: bool = True,
         **defaults: Any,
     ) -> None:
+        if overlap_with_ddp:
+            raise UnsupportedError(
+                "overlap_with_ddp steps parameters in a hook of DistributedDataParallel. Give"
+                " reduce_gradients=True instead, and the model as it is: gradients are then reduced"
+                " while the backward pass goes on"
+            )
+        world = find_world(world)
+        check_group(process_group, world)
         self._trainer = POS_Trainer(
             params,
             optimizer_class,
@@ -116,11 +136,21 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step(batch_size)
+        return loss
+
+    def _step(self, batch_size: float = 1) -> None:
+        """The step itself; collective."""
         self._copy_options(self.param_groups, self._trainer.param_groups)
         self._trainer.step(batch_size)
         self._copy_options(self._trainer.param_groups, self.param_groups)
         self._consolidated = None
-        return loss
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a ShardedOptimizer belongs to its world, and cannot be copied or pickled; keep its"
+            " state with optimizer.trainer.save() or consolidate_state_dict()"
+        )
 
     @staticmethod
     def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
@@ -191,7 +221,18 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     # ---- join -----------------------------------------------------------------------------------
 
     def join_hook(self, **_: Any) -> JoinHook:
-        """For `torch.distributed.algorithms.Join`: a rank without data steps along."""
+        """For `torch.distributed.algorithms.Join`: a rank without data steps along.
+
+        Raises:
+            UnsupportedError: gradients are reduced by somebody else, who does not give them to a
+                rank that has run out of data: it would step its part with those of before.
+        """
+        if not self._trainer.reduces_gradients:
+            raise UnsupportedError(
+                "Join behind DistributedDataParallel: a rank that has run out of data gets no"
+                " gradients to step its part with. Give reduce_gradients=True, and the model as it"
+                " is"
+            )
         return StepAlong(self)
 
     @property
@@ -209,6 +250,44 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         if not dist.is_initialized():
             raise StateError("Join needs torch.distributed.init_process_group()")
         return dist.group.WORLD
+
+
+def find_world(world: World | None) -> World:
+    """The world given, the current one, or one of the ranks that torch.distributed has.
+
+    Raises:
+        StateError: that is not known to have the same ranks.
+    """
+    if world is not None:
+        return world
+    try:
+        return worlds.current()
+    except NotInitializedError:
+        if not dist.is_initialized():
+            raise
+    logger.info("kadril.init() is called for ShardedOptimizer, as torch.distributed is initialized")
+    made = worlds.init()
+    if made.size != dist.get_world_size():
+        size = made.size
+        worlds.shutdown()
+        raise StateError(
+            f"torch.distributed has {dist.get_world_size()} ranks, and kadril found {size}: they"
+            " were started by no launcher that it knows. Call kadril.init(rank=..., size=...,"
+            " rendezvous=...) before ShardedOptimizer is made"
+        )
+    return made
+
+
+def check_group(group: Any, world: World) -> None:
+    """Raise `UnsupportedError` for a process group of other ranks than a world's."""
+    if group is None:
+        return
+    ranks = dist.get_process_group_ranks(group)
+    if ranks != list(range(world.size)):
+        raise UnsupportedError(
+            f"process_group has ranks {ranks}, the world 0 to {world.size - 1}: state is sharded"
+            " over all ranks of a world"
+        )
 
 
 class ShardedState:
@@ -240,5 +319,5 @@ class StepAlong(JoinHook):
         self._optimizer = optimizer
 
     def main_hook(self) -> None:
-        """Take part in one step."""
-        self._optimizer.step()
+        """Take part in one step; `step()` would tell `Join` that there is data."""
+        self._optimizer._step()

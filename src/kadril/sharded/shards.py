@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,7 @@ from kadril.sharded.memory import share_block
 from kadril.sharded.parameter_list import ParameterList
 from kadril.sharded.plan import Piece, make_plan
 from kadril.transport.base import Transport
+from kadril.transport.small import allgather_bytes
 from kadril.world.heap import trim_heap
 
 __all__ = ["Shards"]
@@ -61,6 +63,7 @@ class Shards:
         self.check_devices(parameters.tensors[first:])
         plan = make_plan(entries[first:], self.transport.size, self.rule)
         check_same(self.transport, "kadril.sharded", [*options, *plan.lines])
+        self.agree_on_order(parameters)
         made = [
             Bucket(number, bucket, first, entries, parameters.tensors, self.transport)
             for number, bucket in enumerate(plan.buckets, len(self.buckets))
@@ -75,6 +78,15 @@ class Shards:
         ]
         self.cut(made)
         return made
+
+    def agree_on_order(self, parameters: ParameterList) -> None:
+        """Number parameters as they were given, if that is alike on all ranks; collective.
+
+        Dicts are taken in the order of their names, and may be in any other.
+        """
+        digest = zlib.crc32(repr(parameters.given).encode()).to_bytes(4, "little")
+        if len(set(allgather_bytes(self.transport, digest, "order"))) > 1:
+            parameters.given = list(range(len(parameters.tensors)))
 
     def cut(self, buckets: list[Bucket]) -> None:
         """Make the pieces of this rank."""

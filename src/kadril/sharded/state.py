@@ -23,7 +23,7 @@ from kadril.sharded.initial_state import initial_values
 from kadril.sharded.layout import shaped
 from kadril.sharded.named_state import read_named
 from kadril.sharded.optimizers import is_elementwise
-from kadril.sharded.plan import Entry
+from kadril.sharded.plan import Entry, Piece
 from kadril.sharded.shards import Shards
 from kadril.sharded.stored import (
     StoredParameter,
@@ -31,7 +31,9 @@ from kadril.sharded.stored import (
     StoredState,
     StoredValue,
     describe_value,
+    unknown_parameter,
 )
+from kadril.transport.base import Transport
 
 __all__ = [
     "consolidate",
@@ -40,6 +42,7 @@ __all__ = [
     "own_state",
     "part_of",
     "piece_values",
+    "put_state",
     "read_state",
 ]
 
@@ -126,16 +129,21 @@ def as_part(value: StoredValue, entry: Entry, own: OwnPiece, part: Part) -> Any:
 
 
 def consolidate(
-    shards: Shards, optimizer: torch.optim.Optimizer, to: int = 0
+    transport: Transport, shards: Shards, optimizer: torch.optim.Optimizer, to: int = 0
 ) -> dict[str, Any] | None:
     """The state as a plain torch optimizer over whole parameters would have it; collective.
 
     State moves parameter by parameter, each piece once, straight to its place on rank `to`.
 
+    Args:
+        transport: over the ranks of the shards, for this call.
+        shards: parameters.
+        optimizer: of this rank's pieces.
+        to: rank that gets it.
+
     Returns:
         A state_dict on rank `to`, None elsewhere.
     """
-    transport = shards.transport
     if not 0 <= to < transport.size:
         raise ValueError(f"to is {to}; there are ranks 0 to {transport.size - 1}")
     mine = {own.piece.entry: piece_values(shards, optimizer, own) for own in shards.own_pieces()}
@@ -146,15 +154,20 @@ def consolidate(
     everyone = allgather_json(transport, described, "consolidate")
     state: dict[int, dict[str, Any]] = {}
     for place, entry in enumerate(shards.parameters.entries()):
-        gathered = gather_parameter(shards, place, entry, to, mine.get(place, {}), everyone)
+        pieces = shards.pieces_of(place)
+        gathered = gather_parameter(
+            transport, pieces, place, entry, to, mine.get(place, {}), everyone
+        )
         if gathered:
             state[place] = gathered
     if transport.rank != to:
         return None
     groups = group_options(optimizer)
+    parameters = shards.parameters
     for number, group in enumerate(groups):
-        members = shards.parameters.groups
-        group["params"] = [place for place, each in enumerate(members) if each == number]
+        group["params"] = [
+            place for place in parameters.given if parameters.groups[place] == number
+        ]
     return {"state": state, "param_groups": groups}
 
 
@@ -168,7 +181,8 @@ def describe(value: StoredValue) -> Described:
 
 
 def gather_parameter(
-    shards: Shards,
+    transport: Transport,
+    pieces: Sequence[Piece],
     place: int,
     entry: Entry,
     to: int,
@@ -176,8 +190,6 @@ def gather_parameter(
     everyone: Sequence[Mapping[str, Mapping[str, Any]]],
 ) -> dict[str, Any]:
     """The state of one parameter on rank `to`; collective."""
-    transport = shards.transport
-    pieces = shards.pieces_of(place)
     keys = {
         key: Described(*described)
         for key, described in everyone[pieces[0].rank].get(str(place), {}).items()
@@ -229,7 +241,8 @@ def read_state(state_dict: Any, shards: Shards, optimizer: torch.optim.Optimizer
             "this is no state_dict of a torch optimizer, and none of kadril.sharded"
         )
     if not is_list and not is_named(given[0]):
-        return read_plain(given[0], entries, is_elementwise=is_elementwise(type(optimizer)))
+        in_order = [entries[place] for place in shards.parameters.given]
+        return read_plain(given[0], in_order, is_elementwise=is_elementwise(type(optimizer)))
     stored = read_named(given, entries, optimizer, None if is_list else part_of(shards))
     if not any(parameter.pieces for parameter in stored.parameters):
         logger.info("the state_dict has no state of any parameter, as before the first step")
@@ -251,20 +264,20 @@ def is_named(state_dict: Mapping[str, Any]) -> bool:
 def read_plain(
     state_dict: Mapping[str, Any], entries: Sequence[Entry], *, is_elementwise: bool
 ) -> StoredState:
-    """The state_dict of a torch optimizer over whole parameters, in the order of these.
+    """The state_dict of a torch optimizer over whole parameters: of these, by name or in order.
 
     Raises:
         CheckpointError: it has another number of parameters, or state of other shapes.
     """
     groups = state_dict["param_groups"]
-    indices = [index for group in groups for index in group["params"]]
-    if len(indices) != len(entries):
+    numbered = [(index, number) for number, each in enumerate(groups) for index in each["params"]]
+    if len(numbered) != len(entries):
         raise CheckpointError(
-            f"the state has {len(indices)} parameters, the trainer has {len(entries)}; is it of"
+            f"the state has {len(numbered)} parameters, the trainer has {len(entries)}; is it of"
             " another model?"
         )
     parameters = []
-    for index, entry in zip(indices, entries, strict=True):
+    for (index, number), entry in zip(numbered, in_order_of(groups, entries), strict=True):
         natural = tuple(range(len(entry.shape)))
         values = {
             key: describe_value(key, value, entry.shape, natural)
@@ -279,12 +292,29 @@ def read_plain(
                     parameter=entry.name,
                 )
         piece = StoredPiece(0, entry.num_elements, values)
-        parameters.append(StoredParameter(entry.name, entry.shape, None, natural, (piece,)))
+        parameters.append(StoredParameter(entry.name, entry.shape, None, natural, (piece,), number))
     options = [
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
         for group in groups
     ]
-    return StoredState(None, options, [len(group["params"]) for group in groups], parameters)
+    return StoredState(None, options, parameters, keeps_dtypes=False)
+
+
+def in_order_of(groups: Sequence[Mapping[str, Any]], entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Parameters in the order of a plain state_dict: by their names, where it has those.
+
+    Raises:
+        CheckpointError: some of its names are known, and some are not.
+    """
+    known = {entry.name: entry for entry in entries}
+    names = [name for group in groups for name in group.get("param_names") or ()]
+    found = [name for name in names if name in known]
+    if not found:
+        return entries
+    if len(set(found)) != len(entries):
+        unknown = sorted(set(names) - known.keys()) or sorted(known.keys() - set(names))
+        raise unknown_parameter(unknown[0], list(known))
+    return [known[name] for name in names]
 
 
 def load_state(
@@ -296,7 +326,7 @@ def load_state(
         CheckpointError: the state does not fit.
     """
     entries = shards.parameters.entries()
-    found = stored.match(entries, type(optimizer).__name__)
+    found = stored.match(entries, optimizer)
     numbers = {
         piece: number
         for number, piece in enumerate(
@@ -316,6 +346,28 @@ def load_state(
         if values:
             state[numbers[own.tensor]] = values
     return {"state": state, "param_groups": merged_groups(optimizer, stored, numbers)}
+
+
+def put_state(
+    optimizer: torch.optim.Optimizer, loaded: dict[str, Any], *, keeps_dtypes: bool
+) -> None:
+    """Load what `load_state` gave.
+
+    Torch casts state to the dtypes of parameters, but for `step`; numbers that optimizers keep in
+    float32 beside parameters of less precision would lose theirs.
+
+    Args:
+        optimizer: that it is for.
+        loaded: state of its pieces.
+        keeps_dtypes: whether tensors are to have the dtypes that they have there, or only numbers.
+    """
+    optimizer.load_state_dict(loaded)
+    pieces = [piece for group in optimizer.param_groups for piece in group["params"]]
+    for number, values in loaded["state"].items():
+        state = optimizer.state[pieces[number]]
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor) and (keeps_dtypes or value.dim() == 0):
+                state[key] = value.to(state[key].device)
 
 
 def merged_groups(

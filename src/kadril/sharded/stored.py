@@ -68,6 +68,7 @@ class StoredParameter:
         dtype: as text, or None where it is not known.
         dims: in the order of memory.
         pieces: in the order of their elements.
+        group: number of its parameter group.
         is_partial: whether elements may be missing, since nobody here needs them.
     """
 
@@ -76,6 +77,7 @@ class StoredParameter:
     dtype: str | None
     dims: tuple[int, ...]
     pieces: tuple[StoredPiece, ...]
+    group: int
     is_partial: bool = False
 
     def names_of_values(self) -> list[str]:
@@ -145,37 +147,43 @@ class StoredState:
     Attributes:
         optimizer: name of the class, or None where it is not known.
         groups: options of each parameter group.
-        group_lengths: number of parameters of each group.
         parameters: in the order in which they were trained.
+        keeps_dtypes: whether values have the dtypes that the optimizer gave them, so that they are
+            to keep them; a plain state_dict is taken as torch takes it, in those of parameters.
     """
 
     optimizer: str | None
     groups: Sequence[Mapping[str, Any]]
-    group_lengths: Sequence[int]
     parameters: Sequence[StoredParameter]
+    keeps_dtypes: bool = True
 
-    def match(self, entries: Sequence[Entry], optimizer: str) -> list[StoredParameter]:
+    def match(
+        self, entries: Sequence[Entry], optimizer: torch.optim.Optimizer
+    ) -> list[StoredParameter]:
         """The stored parameter of each parameter there is.
 
         Raises:
             CheckpointError: it is the state of another model or optimizer; names the parameter.
         """
-        if self.optimizer is not None and self.optimizer != optimizer:
-            raise CheckpointError(
-                f"the state is that of {self.optimizer}, the trainer has {optimizer}"
-            )
+        kind = type(optimizer).__name__
+        if self.optimizer is not None and self.optimizer != kind:
+            raise CheckpointError(f"the state is that of {self.optimizer}, the trainer has {kind}")
         found = self.by_name(entries)
         for stored, entry in zip(found, entries, strict=True):
             check_parameter(stored, entry)
             stored.check_whole()
-        lengths = [0] * (1 + max((entry.group for entry in entries), default=-1))
-        for entry in entries:
-            lengths[entry.group] += 1
-        if list(self.group_lengths) != lengths:
+        if len(self.groups) != len(optimizer.param_groups):
             raise CheckpointError(
-                f"the state has parameter groups of {list(self.group_lengths)} parameters, the"
-                f" trainer of {lengths}"
+                f"the state has {len(self.groups)} parameter groups, the trainer"
+                f" {len(optimizer.param_groups)}"
             )
+        for stored, entry in zip(found, entries, strict=True):
+            if stored.group != entry.group:
+                raise CheckpointError(
+                    f"parameter {entry.name!r} is in parameter group {entry.group}, but in group"
+                    f" {stored.group} of the state; give the groups in the order that they had",
+                    parameter=entry.name,
+                )
         return found
 
     def by_name(self, entries: Sequence[Entry]) -> list[StoredParameter]:

@@ -8,16 +8,17 @@ for x, y in batches:
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from kadril import world as worlds
-from kadril.errors import StateError
+from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.bucket import Scale
 from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
 from kadril.sharded.clip import clip_gradients, total_norm
@@ -30,6 +31,7 @@ from kadril.sharded.graph_plan import GraphPlan
 from kadril.sharded.meeting import Wish
 from kadril.sharded.optimizers import (
     OptimizerClass,
+    check_parameters,
     choose_rule,
     complete_momentum,
     find_optimizer,
@@ -40,7 +42,7 @@ from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read
 from kadril.sharded.posted import PostedGradients
 from kadril.sharded.scaler_guard import ScalerGuard
 from kadril.sharded.shards import Shards
-from kadril.sharded.state import consolidate, load_state, own_state, read_state
+from kadril.sharded.state import consolidate, load_state, own_state, put_state, read_state
 from kadril.sharded.stepping import step_and_publish
 from kadril.transport.base import Transport
 from kadril.world import World
@@ -124,6 +126,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             kind, [options, *listed.options], listed.tensors
         ):
             options["fused"] = True
+        made = without_compiler(kind, [options, *listed.options])
+        check_parameters(made, options, listed)
         self.world = worlds.current() if world is None else world
         self.world.check_usable("POS_Trainer")
         self.transport = own_transport(self.world)
@@ -151,15 +155,16 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         ]
         try:
             self._gradients.watch(self._shards.add(listed, self._lines))
+            self.optimizer = made(self._piece_groups(0), **options)
         except BaseException:
+            self._gradients.detach()
+            self._shards.evacuate()  # no rank is to see what another does to its parameters
             self.transport.close()
             raise
         if reduce_gradients:
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
-        made = without_compiler(kind, [options, *listed.options])
-        self.optimizer = made(self._piece_groups(0), **options)
         self._is_settled = False
         self.num_steps = 0
         tie_to_world(self, self.world, self.transport)
@@ -229,12 +234,15 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         for number, options in enumerate(known.options):
             members = [place for place, each in enumerate(known.groups) if each == number]
             names = [known.names[place] for place in members]
-            listed.add_group((names, [known.tensors[place] for place in members], options))
+            tensors = [known.tensors[place] for place in members]
+            given = [members.index(place) for place in known.given if place in members]
+            listed.add_group(Group(names, tensors, options, given))
         for each in with_prefix(read_groups([group], first=len(known.names)), self._prefix):
             listed.add_group(each)
         first = len(self.optimizer.param_groups)
+        added = self._shards.add(listed, self._lines)
         self._gradients.drop_round()
-        self._gradients.watch(self._shards.add(listed, self._lines))
+        self._gradients.watch(added)
         for made in self._piece_groups(first):
             self.optimizer.add_param_group(made)
         if self._registration is not None:
@@ -269,13 +277,17 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         self._step(batch_size, "update")
 
     def _step(self, batch_size: float, operation: str) -> None:
+        if callable(batch_size):
+            raise TypeError(
+                f"{operation}() takes a batch size; closures are taken by ShardedOptimizer.step()"
+            )
         if not batch_size > 0:
             raise ValueError(f"batch_size is {batch_size}; it has to be positive")
         self.world.check_usable(operation)
         for bucket in self._shards.buckets:
             bucket.check_bound()
         self._gradients.settle(Wish.STEP, options_digest(self.optimizer, batch_size))
-        if not self._is_settled:
+        if not self._is_settled or self._gradients.has_news:
             self._gradients.hand_over()
         if batch_size != 1:
             scale_gradients(self.optimizer, 1.0 / batch_size)
@@ -310,9 +322,14 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
     def skip_step(self) -> None:
         """Use reduced gradients up as `step()` does, without a step; on every rank.
 
-        After `allreduce_grads()`, where they turned out to be of no use.
+        After `allreduce_grads()`, where they turned out to be of no use. What came after that is
+        dropped too.
         """
-        self._begin_round()
+        self._gradients.drop_round()
+        if self.stage == 2:
+            for tensor in self._shards.parameters.tensors:
+                tensor.grad = None
+        self._is_settled = False
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
@@ -379,7 +396,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
     def consolidate(self, to: int = 0) -> dict[str, Any] | None:
         """The state as the plain torch optimizer over the whole parameters has it; collective.
 
-        Parameters are numbered in the order of `names`.
+        Parameters are numbered in the order of `names`, and listed in the order in which they were
+        given, which is the one that counts when a plain optimizer loads it.
 
         Args:
             to: rank that gets it.
@@ -387,11 +405,11 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         Returns:
             A state_dict of copies on rank `to`, None elsewhere.
         """
-        self.world.check_usable("consolidate")
-        return consolidate(self._shards, self.optimizer, to)
+        with self._own_call("consolidate") as transport:
+            return consolidate(transport, self._shards, self.optimizer, to)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load state; local, on every rank.
+        """Load state; local, on every rank. Gradients stay, as with torch's optimizers.
 
         Args:
             state_dict: that of a plain torch optimizer over the whole parameters, numbered or by
@@ -403,9 +421,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         """
         stored = read_state(state_dict, self._shards, self.optimizer)
         loaded = load_state(self._shards, self.optimizer, stored)
-        self._gradients.drop_round()
-        self._is_settled = False
-        self.optimizer.load_state_dict(loaded)
+        put_state(self.optimizer, loaded, keeps_dtypes=stored.keeps_dtypes)
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write parameters and state to a directory, each rank what it owns; collective.
@@ -420,8 +436,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         Raises:
             CheckpointError: a rank could not write; on all ranks.
         """
-        self.world.check_usable("save")
-        save_checkpoint(Path(path), self._shards, self.optimizer, extra or {})
+        with self._own_call("save") as transport:
+            save_checkpoint(transport, Path(path), self._shards, self.optimizer, extra or {})
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Read parameters and state from what `save` wrote, on any number of ranks; collective.
@@ -433,9 +449,25 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing
                 was changed. It names the file or the parameter.
         """
-        self.world.check_usable("load")
+        self._settle_to_load()
+        extra = load_checkpoint(Path(path), self._shards, self.optimizer)
         self.zero_grad()
-        return load_checkpoint(Path(path), self._shards, self.optimizer)
+        return extra
+
+    @contextlib.contextmanager
+    def _own_call(self, operation: str) -> Iterator[Transport]:
+        """A transport for one call, while gradients go over the trainer's; collective."""
+        self.world.check_usable(operation)
+        transport = own_transport(self.world)
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+    def _settle_to_load(self) -> None:
+        """Bring ranks to the same place before parameters are written; collective."""
+        self.world.check_usable("load")
+        self._gradients.settle(Wish.LOAD)
 
     # ---- the graph pass -------------------------------------------------------------------------
 
@@ -465,6 +497,12 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             )
         return self._registration
 
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a POS_Trainer belongs to its world, and cannot be copied or pickled; keep its state"
+            " with save() or state_dict()"
+        )
+
     def _begin_round(self) -> None:
         self._gradients.begin_round()
         self._is_settled = False
@@ -487,7 +525,7 @@ def with_prefix(groups: list[Group], prefix: str | None) -> list[Group]:
     """Groups whose names have a prefix."""
     if not prefix:
         return groups
-    return [([prefix + name for name in names], *rest) for names, *rest in groups]  # type: ignore[misc]
+    return [group._replace(names=[prefix + name for name in group.names]) for group in groups]
 
 
 def own_transport(world: World) -> Transport:
@@ -515,10 +553,20 @@ def tie_to_world(trainer: POS_Trainer, world: World, transport: Transport) -> No
 def options_digest(optimizer: torch.optim.Optimizer, batch_size: float) -> int:
     """Of what has to be the same on all ranks when they step."""
     options = [
-        [value for key, value in group.items() if key not in ("params", "param_names")]
+        [comparable(value) for key, value in group.items() if key not in ("params", "param_names")]
         for group in optimizer.param_groups
     ]
     return zlib.crc32(repr((options, batch_size)).encode())
+
+
+def comparable(option: Any) -> Any:
+    """What can be compared of an option: of an object that is its kind."""
+    if isinstance(option, torch.Tensor):
+        return option.tolist()
+    if isinstance(option, list | tuple):
+        return [comparable(each) for each in option]
+    is_plain = option is None or isinstance(option, bool | int | float | complex | str)
+    return option if is_plain else type(option).__name__
 
 
 def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+from dcp_kit import process_group
 from sharded_kit import (
     OPTIMIZERS,
     assert_same,
@@ -14,8 +20,9 @@ from sharded_kit import (
     plain,
     pull_of,
 )
+from torch.distributed.algorithms.join import Join
 
-from kadril.errors import CheckpointError, MismatchError, StateError
+from kadril.errors import CheckpointError, MismatchError, StateError, UnsupportedError
 from kadril.sharded import ShardedOptimizer
 from kadril.testing import ranks
 from kadril.world import World
@@ -135,3 +142,100 @@ def test_groups_are_added_and_a_rank_without_data_steps_along(world: World) -> N
         parameters, make_parameters(shapes), pull_of(0, 0, 2, shapes), (0.5, 0.25), strict=True
     ):
         assert torch.equal(parameter, before - lr * gradient / 2)
+
+
+@ranks(2)
+def test_ranks_with_less_data_join(world: World, tmp_path: Path) -> None:
+    """Torch's own Join: rank 0 has four batches, rank 1 two, and steps along for the others."""
+    shapes = ((3,), (50,))
+    parameters, alone = make_parameters(shapes), make_parameters(shapes)
+    optimizer = ShardedOptimizer(
+        parameters, torch.optim.SGD, lr=0.5, reduce_gradients=True, world=world
+    )
+    plain_one = torch.optim.SGD(alone, lr=0.5)
+    with process_group(world, tmp_path), Join([optimizer]):
+        for step in range(4 - 2 * world.rank):
+            backward(parameters, pull_of(world.rank, step, 2, shapes))
+            optimizer.step()
+    for step in range(4):
+        pulls = [pull_of(rank, step, 2, shapes) for rank in range(2 if step < 2 else 1)]
+        for parameter, *gradients in zip(alone, *pulls, strict=True):
+            parameter.grad = sum(gradients) / 2
+        plain_one.step()
+    assert_same(parameters, alone)
+    behind = ShardedOptimizer(make_parameters(shapes), torch.optim.SGD, lr=0.5, world=world)
+    with pytest.raises(UnsupportedError, match="Join behind DistributedDataParallel"):
+        behind.join_hook()
+
+
+@ranks(2)
+def test_a_gradient_that_one_rank_does_not_have_is_named(world: World) -> None:
+    """Its part would not be stepped, and all others would."""
+    shapes = ((3,), (50,))
+    parameters = make_parameters(shapes)
+    optimizer = ShardedOptimizer(parameters, torch.optim.SGD, lr=0.5, world=world)
+    for step in range(2):
+        before = [each.detach().clone() for each in parameters]
+        for place, parameter in enumerate(parameters):
+            parameter.grad = torch.ones_like(parameter)
+            if step and place and world.rank:
+                parameter.grad = None
+        if step == 0:
+            optimizer.step()
+            continue
+        has = "no" if world.rank else "a"
+        with pytest.raises(MismatchError, match=rf"'parameter.1'.* rank {world.rank} has {has} gr"):
+            optimizer.step()
+        assert_same(parameters, before)
+
+
+@ranks(2)
+def test_arguments_of_torchs_class(world: World, tmp_path: Path) -> None:
+    parameters = make_parameters(((3,),))
+    with process_group(world, tmp_path):
+        everyone = dist.group.WORLD
+        ShardedOptimizer(parameters, torch.optim.SGD, everyone, True, False, world=world, lr=0.5)
+        alone = [dist.new_group([rank]) for rank in range(world.size)][world.rank]
+        with pytest.raises(UnsupportedError, match=rf"ranks \[{world.rank}\], the world 0 to 1"):
+            ShardedOptimizer(parameters, torch.optim.SGD, process_group=alone, world=world)
+    with pytest.raises(UnsupportedError, match="reduce_gradients=True instead"):
+        ShardedOptimizer(parameters, torch.optim.SGD, overlap_with_ddp=True, world=world)
+
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+{imported}
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3))
+optimizer = Optimizer(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((2, 4), float(step + dist.get_rank()))).square().sum().backward()
+    optimizer.step()
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+def test_users_of_torchs_class_change_one_line(tmp_path: Path) -> None:
+    """A program under torchrun, with that line and without it: the same weights."""
+    lines = {
+        "theirs": "from torch.distributed.optim import ZeroRedundancyOptimizer as Optimizer",
+        "ours": "from kadril.sharded import ShardedOptimizer as Optimizer",
+    }
+    for name, line in lines.items():
+        program = tmp_path / f"{name}.py"
+        program.write_text(PROGRAM.format(imported=line))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        subprocess.run(
+            [*torchrun, "--nproc-per-node", "2", program, tmp_path / f"{name}.pt"],
+            check=True,
+            timeout=100,
+        )
+    theirs, ours = (torch.load(tmp_path / f"{name}.pt") for name in lines)
+    assert_same(ours.values(), theirs.values())

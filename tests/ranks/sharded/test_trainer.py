@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from sharded_kit import (
     OPTIMIZERS,
@@ -236,6 +237,27 @@ def test_clip_by_the_norm_of_all_gradients(world: World) -> None:
         for parameter, other in zip(parameters, plain_ones, strict=True):
             # One more rounding each: of the factor, of the product, of the difference.
             assert torch.allclose(parameter, other - other.grad, rtol=1e-5, atol=1e-6)
+
+
+@ranks(2)
+def test_a_norm_with_what_is_not_a_number_is_none(world: World) -> None:
+    """As torch has it: all gradients become NaN, and none is stepped by what it was."""
+    for norm_type in (2.0, float("inf")):
+        parameters = make_parameters(((50,), (70,)))
+        trainer = POS_Trainer(parameters, "sgd", {"lr": 1.0}, world=world)
+        pull = [torch.full((50,), 2.0), torch.full((70,), 100.0)]
+        pull[0][49 if world.rank else 0] = float("nan")
+        backward(parameters, pull)
+        with pytest.raises(RuntimeError, match="is nan"):
+            trainer.clip_grad_norm_(1.0, norm_type, error_if_nonfinite=True)
+        assert trainer.clip_grad_norm_(1.0, norm_type).isnan()
+        trainer.update()
+        assert all(parameter.isnan().all() for parameter in parameters)
+    trainer = POS_Trainer(make_parameters(((50,),)), "sgd", {"lr": 1.0}, world=world)
+    for group in trainer.members():
+        for parameter in group:
+            parameter.grad = torch.cat([torch.zeros(20), torch.ones(30)])
+    assert trainer.clip_grad_norm_(1.0, 0.0) == 30
 
 
 @ranks(2)

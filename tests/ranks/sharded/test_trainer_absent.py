@@ -131,7 +131,7 @@ def test_frozen_parameters_are_left_alone_until_they_thaw(world: World) -> None:
         parameters[place].requires_grad_(False)
     trainer = POS_Trainer(parameters, NAME, OPTIONS, world=world)
     means = []
-    for step in range(4):
+    for step in range(5):
         if step == 2:
             for place in frozen:
                 parameters[place].requires_grad_(True)
@@ -143,6 +143,8 @@ def test_frozen_parameters_are_left_alone_until_they_thaw(world: World) -> None:
                 for place, each in enumerate(pull_of(world.rank, step, 2, **kind))
             ],
         )
+        if step == 4:  # one step after they thawed has seen them, the next one their order
+            assert all(parameter.grad is None for parameter in parameters)
         trainer.step()
         means.append(
             [

@@ -98,7 +98,7 @@ def test_a_rank_without_a_pass_need_not_drop_anything(world: World) -> None:
 @ranks(2, transports=EVERYWHERE)
 @pytest.mark.parametrize("drops_again", [False, True])
 def test_a_rank_that_drops_alone_is_named(world: World, drops_again: bool) -> None:
-    """What the other gave lies in one sum with what this one dropped."""
+    """What the other gave lies in one sum with what this one dropped. All can go on after it."""
     parameters, trainer = make(world)
     before = [each.detach().clone() for each in parameters]
     backward(parameters, pull_of(world.rank, 7, world.size, SHAPES))
@@ -107,12 +107,12 @@ def test_a_rank_that_drops_alone_is_named(world: World, drops_again: bool) -> No
         backward(parameters, pull_of(world.rank, 8, world.size, SHAPES))
         if drops_again:
             trainer.zero_grad()
-    with pytest.raises(MismatchError, match=r"rank 1 has dropped .* rank 0 has not.*every rank"):
+    with pytest.raises(
+        MismatchError, match=r"rank 1 has dropped .* rank 0 has not.*every rank.*now"
+    ):
         trainer.step()
     assert_same(parameters, before)
     world.transport.barrier()
-    # As the message says:
-    trainer.zero_grad()
     pulls = [pull_of(rank, 0, world.size, SHAPES) for rank in range(world.size)]
     backward(parameters, pulls[world.rank])
     trainer.step()
@@ -151,3 +151,85 @@ def test_memory_is_given_back_again_after_a_drop(world: World) -> None:
         backward(parameters, pull_of(world.rank, 2, world.size, SHAPES))
         assert gone()
         trainer.step()
+
+
+@ranks(2, transports=("shm", "c10d"))
+def test_a_pass_of_which_nothing_was_given_may_be_dropped(world: World) -> None:
+    """No bucket of rank 1 was whole, or gradients came by hand; rank 0 has given all of its own."""
+    for by_hand in (False, True):
+        parameters, trainer = make(world)
+        pull = pull_of(world.rank, 7, world.size, SHAPES)
+        if world.rank == 0:
+            backward(parameters, pull)
+        elif by_hand:
+            for parameter, gradient in zip(parameters, pull, strict=True):
+                parameter.grad = gradient
+        else:
+            backward(parameters, [None, pull[1], None, None])
+        trainer.zero_grad()
+        pulls = [pull_of(rank, 0, world.size, SHAPES) for rank in range(world.size)]
+        backward(parameters, pulls[world.rank])
+        trainer.step()
+        assert_same(parameters, expect([mean(pulls)]))
+
+
+@ranks(2, transports=EVERYWHERE)
+def test_nobody_waits_for_others_to_drop(world: World) -> None:
+    """Rank 1 has made one more pass than rank 0, which is in the step of another trainer."""
+    parameters, trainer = make(world)
+    others = make_parameters(((50,),))
+    other = POS_Trainer(others, NAME, OPTIONS, world=world)
+    for number in range(1 + world.rank):
+        backward(parameters, pull_of(world.rank, number, world.size, SHAPES))
+    trainer.zero_grad()
+    backward(others, [torch.ones(50)])
+    other.step()
+    pulls = [pull_of(rank, 0, world.size, SHAPES) for rank in range(world.size)]
+    backward(parameters, pulls[world.rank])
+    trainer.step()
+    assert_same(parameters, expect([mean(pulls)]))
+
+
+@ranks(2, 3)
+def test_a_step_that_was_refused_loses_nothing(world: World) -> None:
+    """Ranks are told of another learning rate when some blocks are taken and others not posted."""
+    parameters, trainer = make(world)
+    passes = [
+        [pull_of(rank, number, world.size, SHAPES) for number in range(1 + 2 * (rank == 1))]
+        for rank in range(world.size)
+    ]
+    for pull in passes[world.rank]:
+        backward(parameters, pull)
+    if world.rank == 0:
+        trainer.set_learning_rate(0.5)
+    with pytest.raises(MismatchError, match="other options"):
+        trainer.step()
+    trainer.set_learning_rate(OPTIONS["lr"])
+    last = [pull_of(rank, 9, world.size, SHAPES) for rank in range(world.size)]
+    backward(parameters, last[world.rank])
+    trainer.step()
+    sums = [add_up([*of_rank, last[rank]], SHAPES) for rank, of_rank in enumerate(passes)]
+    assert_same(parameters, expect([mean(sums)]))
+
+
+@ranks(2, transports=EVERYWHERE)
+def test_passes_after_a_reduction_count_and_can_be_skipped(world: World) -> None:
+    """A pass, a reduction, a pass: the step has both. Also where the first had nothing in it."""
+    none: Pull = [None] * len(SHAPES)
+    for stage in (1, 2):
+        for first in (True, False):
+            parameters, trainer = make(world, stage)
+            pulls = [
+                [pull_of(rank, n, world.size, SHAPES) if n or first else none for n in range(2)]
+                for rank in range(world.size)
+            ]
+            for is_skipped in (True, False):
+                trainer.zero_grad()
+                if first:
+                    backward(parameters, pulls[world.rank][0])
+                trainer.allreduce_grads()
+                backward(parameters, pulls[world.rank][1])
+                if is_skipped:
+                    trainer.skip_step()
+            trainer.step()
+            assert_same(parameters, expect([mean([add_up(each, SHAPES) for each in pulls])]))

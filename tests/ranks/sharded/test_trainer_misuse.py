@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from sharded_kit import backward, make_parameters, pull_of
@@ -176,3 +178,58 @@ def test_a_parameter_that_was_moved_is_named(world: World) -> None:
     model.weight.data = model.weight.data.clone()
     with pytest.raises(StateError, match=r"'weight' does not lie where .* model.to\(\)"):
         trainer.step()
+
+
+@ranks(2)
+def test_a_trainer_that_cannot_be_made_leaves_parameters_alone(world: World) -> None:
+    """They were shared by then: what one rank did to its own, the other saw."""
+
+    class Picky(torch.optim.SGD):
+        def __init__(self, params: Any, lr: float) -> None:
+            super().__init__(params, lr)
+            raise ValueError("never content")
+
+    for kind, options, words in (
+        ("adam", {"lr": -1.0}, "Invalid learning rate: -1.0"),
+        (Picky, {"lr": 0.1}, "never content"),
+    ):
+        parameter = torch.nn.Parameter(torch.ones(100))
+        with pytest.raises(ValueError, match=words):
+            POS_Trainer([parameter], kind, options, world=world)
+        with torch.no_grad():
+            parameter.fill_(world.rank)
+        world.transport.barrier()
+        assert parameter.unique().tolist() == [world.rank]
+
+
+@ranks(2)
+def test_muon_is_told_of_by_the_parameter_that_is_no_matrix(world: World) -> None:
+    """On every rank, and not only where that parameter is owned."""
+    with pytest.raises(UnsupportedError, match=r"'bias' has shape \(3,\)"):
+        POS_Trainer(torch.nn.Linear(5, 3), "muon", {"lr": 0.1}, world=world)
+
+
+@ranks(2)
+def test_steps_take_a_size_and_options_of_any_kind(world: World) -> None:
+    """An option whose text has its address in it was taken for another one on each rank."""
+    parameter = torch.nn.Parameter(torch.ones(100))
+    rate = torch.tensor(0.125)
+    group = {"params": [parameter], "lr": rate, "note": object()}
+    trainer = POS_Trainer([group], "sgd", {"fused": False}, world=world)
+    parameter.grad = torch.ones(100)
+    trainer.step()
+    assert parameter.unique().tolist() == [0.875]
+    with pytest.raises(TypeError, match=r"closures are taken by ShardedOptimizer\.step\(\)"):
+        trainer.step(lambda: None)
+    rate += 1e-6 * world.rank  # no more than its text shows of it
+    with pytest.raises(MismatchError, match="other options"):
+        trainer.step()
+
+
+@ranks(2)
+def test_parameters_without_elements(world: World) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(0)), torch.nn.Parameter(torch.ones(2, 0))]
+    trainer = POS_Trainer(parameters, "adam", world=world)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    trainer.step()
