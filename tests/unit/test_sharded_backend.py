@@ -1,9 +1,14 @@
-"""`torch.compile(model, backend="kadril")` in a process that has not imported kadril."""
+"""`torch.compile(model, backend="kadril")`: found by its name, and refused by a torch too old."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
+
+from kadril.errors import UnsupportedError
+from kadril.sharded.graph.backend import check_torch
 
 PROGRAM = """
 import sys
@@ -33,3 +38,10 @@ def test_torch_finds_it_by_its_name() -> None:
     assert first == "True"
     assert second.startswith("StateError no trainer knows the 2 parameters")
     assert "kadril.sharded.POS_Trainer(model.named_parameters(), ...)" in second
+
+
+def test_a_torch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward graphs were made in the first backward pass then, and run by other code."""
+    monkeypatch.delattr("torch.fx.graph._BoxedCodeGen")
+    with pytest.raises(UnsupportedError, match=r"need torch 2\.13, and this is 2"):
+        check_torch()

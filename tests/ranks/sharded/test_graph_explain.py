@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import weakref
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
-from graph_kit import Broken, make_plan, whole
+from graph_kit import (
+    WIDTH,
+    Broken,
+    assert_gradients,
+    batch,
+    make_plan,
+    reference,
+    total,
+    whole,
+)
 from torch import nn
 
+from kadril.errors import StateError
 from kadril.sharded import POS_Trainer
-from kadril.sharded.graph import explain, optimize_for
+from kadril.sharded.graph import explain, kadril_backend, optimize_for
 from kadril.testing import ranks
 from kadril.world import World
 
@@ -98,3 +111,73 @@ def test_a_model_that_was_compiled_needs_no_example(world: World) -> None:
     # It has compiled nothing that the trainer's graphs depend on.
     compiled(x).sum().backward()
     trainer.step()
+
+
+# More than torch compiles of one function.
+MANY = 12
+
+
+def ask_many_times(world: World, model: nn.Module, num_graphs: int) -> None:
+    """Explain a model, and then compile it.
+
+    Owners show whether it was compiled: gradients of others are dropped by compiled graphs alone.
+    The sums of whole numbers are exact, also where a weight is in two graphs.
+    """
+    torch._dynamo.reset()
+    x = batch(world.rank)
+    plan = make_plan(model, world)
+    answers = [explain(model, x, quiet=True) for _ in range(MANY)]
+    assert [len(each.graphs) for each in answers] == [num_graphs] * MANY
+    assert {each.text() for each in answers} == {answers[0].text()}
+    expected = reference(model, world, x)
+    run = torch.compile(model, backend=kadril_backend, options={"inner": "eager"})
+    total(run(x)).backward()
+    assert_gradients(model, plan, expected)
+    plan.close()
+
+
+@ranks(2)
+def test_it_may_be_asked_many_times(world: World) -> None:
+    """The ninth answer was that nothing needs gradients, and later models were not compiled."""
+    ask_many_times(world, whole(nn.Sequential(nn.Linear(WIDTH, 3))), num_graphs=1)
+
+
+@pytest.mark.skipif(
+    "isolate_recompiles" not in inspect.signature(torch.compile).parameters,
+    reason="this torch counts all that was compiled of a model's own code",
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not")
+@ranks(2)
+def test_it_may_be_asked_many_times_of_several_graphs(world: World) -> None:
+    """There the code of the model itself is compiled as well."""
+    ask_many_times(world, whole(Broken()), num_graphs=2)
+
+
+def test_the_parameters_are_not_kept() -> None:
+    model = layers(2)
+    explain(model, torch.ones(1, LENGTH, dtype=torch.float64), quiet=True)
+    weights = [weakref.ref(each) for each in model.parameters()]
+    del model
+    gc.collect()
+    assert [each() for each in weights] == [None, None]
+
+
+class Detached(nn.Linear):
+    """Its outputs do not depend on its parameters, as far as autograd knows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).detach()
+
+
+def test_no_graph_of_parameters_that_are_trained_is_an_error() -> None:
+    """Not compiled, or not trained by the example: either way there is nothing true to show."""
+    x = torch.ones(1, 2)
+    with pytest.raises(StateError, match=r"Detached, though 2 of its parameters.*'weight'"):
+        explain(Detached(2, 2), x, quiet=True)
+    model = nn.Linear(2, 2)
+    with torch._dynamo.config.patch(disable=True):
+        with pytest.raises(StateError, match=r"told not to compile it"):
+            explain(model, x, quiet=True)
+        frozen = Detached(2, 2).requires_grad_(requires_grad=False)
+        assert explain(frozen, x, quiet=True).text().startswith("no backward graph")
+    assert len(explain(model, x, quiet=True).graphs) == 1

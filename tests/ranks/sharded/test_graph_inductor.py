@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import torch
 from graph_kit import Tricky, assert_gradients, batch, reference, total, whole
+from inductor_kit import forget, inductor
 from torch._dynamo.utils import counters
 
 from kadril.sharded.graph import OwnerPlan, kadril_backend
 from kadril.sharded.graph.owners import owners_by_rule
 from kadril.testing import ranks
 from kadril.world import World
-
-
-@contextlib.contextmanager
-def inductor(cache: Path) -> Iterator[None]:
-    """Inductor with an empty cache, and without processes that outlive the test."""
-    place = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    with mock.patch.dict(os.environ, place), warnings.catch_warnings():
-        # Torch's own modules, when they are loaded.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from torch._inductor import config
-
-        with config.patch(compile_threads=1):
-            yield
-    torch._dynamo.reset()
-
-
-def forget() -> None:
-    """What a new process does not know: all but the files of the cache."""
-    from torch._inductor.utils import clear_caches
-
-    torch._dynamo.reset()
-    clear_caches()
-    counters.clear()
 
 
 @ranks(2, timeout=110)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 
-from kadril.errors import StateError
+from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.graph.options import CompileOptions
 from kadril.sharded.graph.plan import Registration, find_plan, registration
 from kadril.sharded.graph.reduce_pass import reduce_gradients
@@ -72,10 +72,29 @@ def compile_graph(
     options: CompileOptions,
     edit: Callable[[fx.Graph], None] | None,
 ) -> Callable[..., Any]:
-    """Compile a graph of dynamo; `edit` changes each backward graph before the inner compiler."""
+    """Compile a graph of dynamo; `edit` changes each backward graph before the inner compiler.
+
+    Raises:
+        UnsupportedError: torch is too old.
+    """
+    check_torch()
     compiler = compile_eagerly if options.inner == "eager" else compile_with_inductor
     with functorch_config.patch(compile_settings()):
         return compiler(module, inputs, options, edit or (lambda graph: None))
+
+
+def check_torch() -> None:
+    """Raise `UnsupportedError` for a torch whose backward graphs come too late to be changed."""
+    from torch.fx import graph
+
+    if not hasattr(graph, "_BoxedCodeGen") or not hasattr(
+        functorch_config, "force_non_lazy_backward_lowering"
+    ):
+        raise UnsupportedError(
+            f"reductions in compiled backward graphs need torch 2.13, and this is"
+            f" {torch.__version__}. Train without torch.compile, or compile with another backend:"
+            " gradients are then reduced by hooks"
+        )
 
 
 def compile_settings() -> dict[str, bool]:

@@ -11,13 +11,16 @@ send_gradient     send_gradient           -         -   9.0 MiB  1.weight -> ran
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pathlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from kadril.errors import StateError
 from kadril.sharded.graph.backend import compile_graph, input_names
 from kadril.sharded.graph.gradients import ParameterGradient
 from kadril.sharded.graph.liveness import NodeMemory, live_memory
@@ -163,6 +166,10 @@ class PaperPlan:
     def note_dropped(self, name: str) -> None:
         """Nothing: the graph is not run."""
 
+    def close(self) -> None:
+        """Let go of the parameters: torch keeps every backend it was given, and so keeps this."""
+        self._parameters.clear()
+
 
 def explain(
     model: nn.Module,
@@ -196,16 +203,22 @@ def explain(
 
     Raises:
         ValueError: an option that there is not, another suffix, or no example.
+        StateError: torch made no backward graph, though there are parameters to train.
     """
     chosen = CompileOptions.of(options)
     x = example_of(model) if x is None else x
     model = original(model)
     # Not the trainer's own registration: what is compiled here must not decide on its orders.
-    found = Registration("explain", plan_to_show(model, chosen, rank, num_ranks))
+    plan = plan_to_show(model, chosen, rank, num_ranks)
+    found = Registration("explain", plan)
     graphs: list[GraphExplanation] = []
-    compiled = torch.compile(model, backend=looking_backend(found, chosen, graphs))
-    rehearse(model, compiled, x)
-    explanation = Explanation(tuple(graphs), found.plan.rank, found.plan.size)
+    try:
+        look_at(model, looking_backend(found, chosen, graphs), x)
+    finally:
+        plan.close()
+    if not graphs:
+        check_nothing_is_trained(model)
+    explanation = Explanation(tuple(graphs), plan.rank, plan.size)
     if not quiet:
         print(explanation.text())  # noqa: T201 - what it is for
     if path is not None:
@@ -213,9 +226,41 @@ def explain(
     return explanation
 
 
-def plan_to_show(
-    model: nn.Module, options: CompileOptions, rank: int, num_ranks: int
-) -> GradientPlan:
+def look_at(model: nn.Module, backend: Callable[..., Any], x: Any) -> None:
+    """Have a model compiled for an example, whatever was compiled before and will be after.
+
+    Torch keeps what it compiles with the code of a function, and gives up on code that it has
+    compiled 8 times. All modules of torch's own start from the same code, so this has its own,
+    which goes with it. Where a model becomes several graphs, the code of the model is compiled
+    too: that is told apart by `isolate_recompiles`, which torch has since 2.13.
+    """
+    from torch._dynamo import config
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return model(*arguments, **named)
+
+    run.__code__ = run.__code__.replace()
+    has_regions = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    apart: dict[str, Any] = {"isolate_recompiles": True} if has_regions else {}
+    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), sys.maxsize)
+    with config.patch(limits):
+        rehearse(model, torch.compile(run, backend=backend, **apart), x)
+
+
+def check_nothing_is_trained(model: nn.Module) -> None:
+    """Raise `StateError` where a model without backward graphs has parameters to train."""
+    names = [name for name, each in model.named_parameters() if each.requires_grad]
+    if names:
+        raise StateError(
+            f"torch made no backward graph of this {type(model).__name__}, though"
+            f" {len(names)} of its parameters need gradients, such as {names[0]!r}. Either what it"
+            " returns for the example does not depend on them, or torch was told not to compile it"
+            " (torch.compiler.disable, TORCHDYNAMO_DISABLE), or it failed to: TORCH_LOGS=dynamo"
+            " shows why"
+        )
+
+
+def plan_to_show(model: nn.Module, options: CompileOptions, rank: int, num_ranks: int) -> PaperPlan:
     """The owners that a trainer has for the model, or those that one would choose."""
     parameters = dict(model.named_parameters())
     if options.plan is not None:
