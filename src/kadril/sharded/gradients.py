@@ -462,9 +462,10 @@ class ReducedGradients:
         """Remember what is dropped: where others may have it, all of them have to know."""
         self._num_drops += self.agreed != 0
         self._num_dropped += self._has_reduced
-        # Also what has not been given yet: others that drop the same pass may have given theirs.
-        waits = any(tensor.grad is not None for tensor in self.shards.parameters.tensors)
-        self._is_held |= self._has_given or (self.stage == 2 and waits)
+        # Also what has come and was not given yet: others that drop the same pass may have given
+        # theirs.
+        has_come = any(bucket.arrived for bucket in self.shards.buckets)
+        self._is_held |= self._has_given or has_come
         self._has_given = False
         for bucket in self.shards.buckets:
             bucket.forget_arrivals()

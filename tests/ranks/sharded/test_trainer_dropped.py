@@ -155,22 +155,24 @@ def test_memory_is_given_back_again_after_a_drop(world: World) -> None:
 
 @ranks(2, transports=("shm", "c10d"))
 def test_a_pass_of_which_nothing_was_given_may_be_dropped(world: World) -> None:
-    """No bucket of rank 1 was whole, or gradients came by hand; rank 0 has given all of its own."""
-    for by_hand in (False, True):
-        parameters, trainer = make(world)
-        pull = pull_of(world.rank, 7, world.size, SHAPES)
-        if world.rank == 0:
-            backward(parameters, pull)
-        elif by_hand:
-            for parameter, gradient in zip(parameters, pull, strict=True):
-                parameter.grad = gradient
-        else:
-            backward(parameters, [None, pull[1], None, None])
+    """No bucket of rank 1 was whole; rank 0 has given all of its own.
+
+    What rank 0 alone had in `.grad` before the trainer was made is nobody's to drop.
+    """
+    parameters = make_parameters(SHAPES)
+    if world.rank == 0:
+        backward(parameters, pull_of(0, 5, world.size, SHAPES))
+    trainer = POS_Trainer(parameters, NAME, OPTIONS, world=world)
+    pulls = [pull_of(rank, 0, world.size, SHAPES) for rank in range(world.size)]
+    for step in range(2):
         trainer.zero_grad()
-        pulls = [pull_of(rank, 0, world.size, SHAPES) for rank in range(world.size)]
+        if step:
+            pull = pull_of(world.rank, 7, world.size, SHAPES)
+            backward(parameters, [None, pull[1], None, None] if world.rank else pull)
+            trainer.zero_grad()
         backward(parameters, pulls[world.rank])
         trainer.step()
-        assert_same(parameters, expect([mean(pulls)]))
+    assert_same(parameters, expect([mean(pulls)] * 2))
 
 
 @ranks(2, transports=EVERYWHERE)
