@@ -90,10 +90,14 @@ PythonConductor* conduct_transport(nb::object transport, int size, int me, doubl
                                    size_t cache_capacity, std::vector<int> world_ranks,
                                    nb::object report) {
   auto lane = std::make_unique<PythonLane>(transport, size, me);
-  return new PythonConductor(std::move(lane),
-                             make_options(patience, stall_warning, fusion_threshold, cache_capacity,
-                                          std::move(world_ranks)),
-                             std::move(report), std::move(transport));
+  const PythonLane& engine_lane = *lane;
+  auto* made = new PythonConductor(std::move(lane),
+                                   make_options(patience, stall_warning, fusion_threshold,
+                                                cache_capacity, std::move(world_ranks)),
+                                   std::move(report), std::move(transport));
+  nb::gil_scoped_release release;
+  engine_lane.await_entry();
+  return made;
 }
 
 // A tensor that can be looked at, or (address, dtype code, shape). False for one that needs a

@@ -47,6 +47,17 @@ Error call_python(Function function) {
 PythonLane::PythonLane(nb::object lane, int size, int me)
     : lane_(std::move(lane)), size_(size), me_(me) {}
 
+std::shared_ptr<void> PythonLane::enter() {
+  const PyGILState_STATE before = PyGILState_Ensure();
+  PyThreadState* state = PyEval_SaveThread();
+  entered_.count_down();
+  return {state, [before](void* kept) {
+            if (!Py_IsInitialized()) return;
+            PyEval_RestoreThread(static_cast<PyThreadState*>(kept));
+            PyGILState_Release(before);
+          }};
+}
+
 void PythonLane::LocalBell::ring() {
   num_rings_.fetch_add(1);
   if (is_asleep_.load()) futex_wake_all(num_rings_);

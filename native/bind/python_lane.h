@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <latch>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,13 @@ class PythonLane final : public Lane {
   int size() const override { return size_; }
   int me() const override { return me_; }
   Bell& bell() override { return bell_; }
+
+  // A Python thread state that the engine's thread keeps. One for each call would do, but for
+  // fork(): making it takes a lock of the interpreter without the GIL, and a child made at that
+  // moment waits for that lock for ever (Python 3.11: before fork() returns in it).
+  std::shared_ptr<void> enter() override;
+  // Until the thread has entered; without the GIL.
+  void await_entry() const { entered_.wait(); }
 
   Error allreduce(const Call& call, const void* source, void* target) override;
   Error broadcast(const Call& call, void* memory) override;
@@ -50,6 +58,7 @@ class PythonLane final : public Lane {
   nanobind::object lane_;
   const int size_;
   const int me_;
+  std::latch entered_{1};
   LocalBell bell_;
   std::vector<std::byte> scratch_;
   std::atomic<bool> is_closed_{false};

@@ -125,6 +125,7 @@ void Conductor::close() {
 }
 
 void Conductor::run() noexcept {
+  const std::shared_ptr<void> held = lane_->enter();
   std::shared_ptr<const Failure> failure;
   try {
     while (await_work()) {

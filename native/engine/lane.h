@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -37,6 +38,9 @@ class Lane {
   virtual int size() const = 0;
   virtual int me() const = 0;
   virtual Bell& bell() = 0;
+
+  // Called by the engine's thread before anything else; it holds the result to its end.
+  virtual std::shared_ptr<void> enter() { return nullptr; }
 
   virtual Error allreduce(const Call& call, const void* source, void* target) = 0;
   virtual Error broadcast(const Call& call, void* memory) = 0;

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from hvd_stage import (
 )
 
 import kadril.torch as hvd
+from kadril.engine.lane import TransportLane
 from kadril.errors import ForkedError
 from kadril.testing import ranks
 from kadril.world import World
@@ -291,6 +293,8 @@ def test_a_child_made_by_fork_has_no_engine(world: World) -> None:
     }
     raised = {name: in_child(call) for name, call in calls.items()}
     assert raised == dict.fromkeys(calls, ForkedError.__name__)
+    # Before that no rank has asked for what others wait for, else that is done, and may be polled.
+    world.transport.barrier()
     # The parents are unharmed, and so are the ops that were under way.
     handles = [waiting]
     for other in range(world.size):
@@ -299,6 +303,33 @@ def test_a_child_made_by_fork_has_no_engine(world: World) -> None:
     for handle in handles:
         assert hvd.synchronize(handle).tolist() == [world.size] * 2
     check_works()
+
+
+@ranks(2, transports=("c10d", "mpi:openmpi"))
+def test_the_engine_has_one_thread_state(world: World) -> None:
+    """Making one takes a lock of the interpreter without the GIL, and did so in every cycle.
+
+    A child made by fork() at that moment waited for that lock inside of fork().
+    """
+    hvd.init()
+    place = threading.local()  # is gone with the state of its thread
+    found = []
+    gather = TransportLane.allgatherv
+
+    def mark(*arguments: Any) -> None:
+        found.append(hasattr(place, "mark"))
+        place.mark = True
+        gather(*arguments)
+
+    TransportLane.allgatherv = mark  # type: ignore[method-assign]
+    try:
+        for turn in range(3):
+            check_works(f"{turn}")
+    finally:
+        TransportLane.allgatherv = gather  # type: ignore[method-assign]
+        hvd.shutdown()
+    assert len(found) >= 3
+    assert found == [False, *[True] * (len(found) - 1)]
 
 
 @with_peers_on_shm
