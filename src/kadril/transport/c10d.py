@@ -134,6 +134,7 @@ class C10dTransport(MovingTransport):
         self._last_news = self._last_probe = time.monotonic()
         self._waiter = Waiter(f"kadril-c10d-{rank}")
         self._group: Group = None
+        self._last_met: object = None
         if size > 1:
             self._check_in()
             self._group = keep_in_children(self._connect(self._make_gloo))
@@ -225,6 +226,9 @@ class C10dTransport(MovingTransport):
             if not work.is_completed():
                 outlive(group, work)
             raise
+        # A thread of gloo's lets go of them a moment later. Were it the last one it would need the
+        # GIL for that, and a thread state, which must not be made beside a fork (python_lane.h).
+        self._last_met = (work, given, rows)
         return rows.view(self.size, -1)
 
     def _wait(self, work: dist.Work) -> None:
@@ -287,6 +291,7 @@ class C10dTransport(MovingTransport):
     def _leave(self, failure: KadrilError | None) -> None:
         self._rollcall.note_ending(self._ending_of(failure))
         self._waiter.dismiss()
+        self._last_met = None  # it holds the connections too
         self._group = None  # closes its connections, unless another thread is in a call
 
     # Trouble.
