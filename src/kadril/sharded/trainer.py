@@ -293,12 +293,13 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             scale_gradients(self.optimizer, 1.0 / batch_size)
         complete_momentum(self.optimizer)
         step_and_publish(self.optimizer, self._shards, self._courier)
-        self._begin_round()
         self.num_steps += 1
         if self.num_steps & (self.num_steps - 1) == 0:
             # The first step makes state amid gradients, which leaves holes, and every one may leave
-            # some that are not used again. Ever more seldom, so that it costs nothing in the end.
+            # some that are not used again. Ever more seldom, so that it costs nothing in the end;
+            # and before gradients are freed, whose place the next ones take.
             trim_heap()
+        self._begin_round()
 
     def allreduce_grads(self) -> None:
         """Reduce what is left of the gradients: to clip them, or to look at them; collective.
