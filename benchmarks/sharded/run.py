@@ -6,6 +6,7 @@ python benchmarks/sharded/run.py [--rounds N] [--output DIR]
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,7 @@ from kadril.bench.turns import slowest
 
 NUM_RANKS = 2
 NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
+NUM_STARTS = 4  # of all processes that are timed
 TIMEOUT = 1800.0
 MODELS = ("mlp", "transformer")
 DEEPSPEED = "DeepSpeed ZeRO-2"
@@ -69,20 +71,9 @@ def measure(num_rounds: int) -> Outcome:
             workload = f"{model}, {kind} Adam"
             print(workload, file=sys.stderr, flush=True)
             words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
-            found = run_side_by_side(
-                PROGRAM,
-                {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
-                num_ranks=NUM_RANKS,
-                num_rounds=num_rounds,
-                timeout=TIMEOUT,
-                starts=find_starts(),
-            )
-            for setting, answers in found.items():
-                if "missing" in answers[0]:
-                    missing[f"{workload}: {setting}"] = answers[0]["missing"]
-                    continue
-                rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
-                series.append(Series(workload, setting, rounds))
+            timed, absent = time_settings(words, num_rounds)
+            series += [Series(workload, setting, rounds) for setting, rounds in timed.items()]
+            missing.update({f"{workload}: {setting}": why for setting, why in absent.items()})
     memory = {
         model: {
             setting: [
@@ -100,6 +91,35 @@ def measure(num_rounds: int) -> Outcome:
     }
     step = {setting: trace(setting) for setting in TRACED_SETTINGS}
     return Outcome(series, {"memory": memory, "step": step}, missing)
+
+
+def time_settings(
+    words: Sequence[str], num_rounds: int
+) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
+    """Rounds of all settings in several sets of processes; and why some have none.
+
+    What lies where in a heap is a matter of luck, and stays for as long as a process does. The
+    first round of each set is left out: processes have not found their pace by then.
+    """
+    timed: dict[str, list[list[float]]] = {}
+    missing: dict[str, str] = {}
+    for number in range(min(NUM_STARTS, num_rounds)):
+        num_here = len(range(number, num_rounds, NUM_STARTS))
+        found = run_side_by_side(
+            PROGRAM,
+            {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
+            num_ranks=NUM_RANKS,
+            num_rounds=num_here + 1,
+            timeout=TIMEOUT,
+            starts=find_starts(),
+        )
+        for setting, answers in found.items():
+            if "missing" in answers[0]:
+                missing[setting] = answers[0]["missing"]
+                continue
+            rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
+            timed.setdefault(setting, []).extend(rounds[1:])
+    return timed, missing
 
 
 def find_starts() -> dict[str, Start]:
