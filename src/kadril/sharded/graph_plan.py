@@ -6,7 +6,7 @@ import torch
 
 from kadril.errors import StateError
 from kadril.sharded.gradients import ReducedGradients
-from kadril.sharded.graph.plan import Registration, register_plan
+from kadril.sharded.graph.plan import Registration, note_change, register_plan
 from kadril.sharded.shards import Shards
 
 __all__ = ["GraphPlan"]
@@ -37,6 +37,7 @@ class GraphPlan:
     def refresh(self) -> None:
         """Take in parameters that were added."""
         self.names = tuple(self._shards.parameters.names)
+        note_change()
 
     def register(self) -> Registration:
         """Make it known to the graphs of this process, for as long as the result lives."""

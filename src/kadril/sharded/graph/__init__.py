@@ -11,7 +11,7 @@ give memory back: only an edit of the graph itself can.
 | plan.py, owners.py | who owns which gradient, and how it gets there |
 | op.py | the operators in the graph |
 | gradients.py, reduce_pass.py | the pass |
-| options.py, backend.py | `torch.compile(model, backend="kadril")` |
+| options.py, backend.py, variants.py | `torch.compile(model, backend="kadril")` |
 | optimized_model.py, backward_pass.py | the same by the names of MXNet's pass |
 | liveness.py, explanation.py, picture.py | bytes live in a graph, before and after |
 

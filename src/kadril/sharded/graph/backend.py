@@ -7,6 +7,7 @@ The inner compiler is torch's inductor, or "eager", which runs the graphs node b
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -19,6 +20,7 @@ from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.graph.options import CompileOptions
 from kadril.sharded.graph.plan import Registration, find_plan, registration
 from kadril.sharded.graph.reduce_pass import reduce_gradients
+from kadril.sharded.graph.variants import Variants
 
 __all__ = ["compile_graph", "input_names", "kadril_backend", "register_backend"]
 
@@ -46,24 +48,41 @@ def kadril_backend(
             ' options={"inductor": {...}}'
         )
     chosen = CompileOptions.of(options or {})
-    parameters = trained_parameters(module, inputs)
-    found = choose_plan(chosen, parameters)
-    if found is None:
+    places = trained_places(module, inputs)
+    if choose_plan(chosen, [each for each, _ in places]) is None:
         return compile_graph(module, inputs, chosen, edit=None)
-    names = input_names(module, inputs, found)
+
+    def identify(given: Sequence[Any]) -> tuple[Registration, tuple[str | None, ...]]:
+        found = choose_plan(chosen, [each for each, _ in trained_places(module, given)])
+        assert found is not None  # noqa: S101 - the parameters are there, known or not
+        return found, tuple(input_names(module, given, found))
+
+    given_places = [place for _, place in places if place is not None]
+    compiler = functools.partial(compile_reducing, chosen)
+    return Variants(module, inputs, given_places, identify, compiler)
+
+
+def compile_reducing(
+    options: CompileOptions,
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    found: Registration,
+    names: Sequence[str | None],
+) -> Callable[..., Any]:
+    """Compile a graph whose backward graph reduces the gradients of the inputs that have names."""
     key = found.key
 
     def edit(graph: fx.Graph) -> None:
         # By its key: compiled code, which may live as long as the process, must not keep a trainer.
         known = registration(key)
         gradients = reduce_gradients(
-            graph, names, known, partition_grad=chosen.partition_grad, order=chosen.order
+            graph, names, known, partition_grad=options.partition_grad, order=options.order
         )
         logger.debug(
             "rank %d: %d gradients are reduced in a backward graph", known.plan.rank, len(gradients)
         )
 
-    return compile_graph(module, inputs, chosen, edit)
+    return compile_graph(module, inputs, options, edit)
 
 
 def compile_graph(
@@ -173,13 +192,16 @@ def compile_with_inductor(
     return cast("Callable[..., Any]", compiled)
 
 
-def trained_parameters(module: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.Tensor]:
-    """The parameters among the inputs of a graph that get gradients."""
+def trained_places(
+    module: fx.GraphModule, inputs: Sequence[Any]
+) -> list[tuple[torch.Tensor, int | None]]:
+    """The parameters that get gradients, and where among the inputs; None if the module has it."""
     if not torch.is_grad_enabled():
         return []
+    num_held = len(forward_inputs(module, ()))
     return [
-        each
-        for each in forward_inputs(module, inputs)
+        (each, place - num_held if place >= num_held else None)
+        for place, each in enumerate(forward_inputs(module, inputs))
         if isinstance(each, torch.nn.Parameter) and each.requires_grad
     ]
 

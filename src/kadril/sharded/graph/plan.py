@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import weakref
 from collections.abc import Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -19,7 +20,16 @@ import torch
 
 from kadril.errors import StateError
 
-__all__ = ["GradientPlan", "Registration", "find_plan", "register_plan", "registration"]
+__all__ = [
+    "GradientPlan",
+    "Registration",
+    "find_plan",
+    "living_serials",
+    "note_change",
+    "num_changes",
+    "register_plan",
+    "registration",
+]
 
 logger = logging.getLogger("kadril")
 
@@ -76,12 +86,16 @@ class GradientPlan(Protocol):
         ...
 
 
+_serials = itertools.count()
+
+
 class Registration:
     """A plan under its key, with what graphs of this process agree on.
 
     Attributes:
         key: names it in compiled graphs.
         plan: the plan.
+        serial: a number that no other one has, or had.
         keeps_local: whether gradients that graphs drop are kept by copying them; set by
             `kadril.sharded.backward` for one pass.
         dropped: names of parameters whose gradient a graph has sent away and not handed out, since
@@ -91,6 +105,7 @@ class Registration:
     def __init__(self, key: str, plan: GradientPlan) -> None:
         self.key = key
         self.plan = plan
+        self.serial = next(_serials)
         self.keeps_local = False
         self.dropped: set[str] = set()
         self._positions: dict[str, int] = {}
@@ -111,6 +126,24 @@ class Registration:
 
 
 _registrations: WeakValueDictionary[str, Registration] = WeakValueDictionary()
+_changes = itertools.count()
+_num_changes = next(_changes)
+
+
+def note_change() -> None:
+    """Plans know other parameters than before."""
+    global _num_changes  # noqa: PLW0603 - as the registry itself
+    _num_changes = next(_changes)
+
+
+def num_changes() -> int:
+    """Is another number whenever plans have come, gone or changed."""
+    return _num_changes
+
+
+def living_serials() -> set[int]:
+    """Of the plans that there are."""
+    return {each.serial for each in list(_registrations.values())}
 
 
 def register_plan(plan: GradientPlan) -> Registration:
@@ -127,6 +160,8 @@ def register_plan(plan: GradientPlan) -> Registration:
     )
     made = Registration(key, plan)
     _registrations[key] = made
+    note_change()
+    weakref.finalize(made, note_change).atexit = False
     return made
 
 
@@ -140,8 +175,7 @@ def registration(key: str) -> Registration:
     if found is None:
         raise StateError(
             f"a compiled graph asks for the gradient plan {key!r}, but the trainer that made it is"
-            " gone. Keep the trainer for as long as the model is trained; after making a new one"
-            " compile the model again"
+            " gone. Keep the trainer for as long as the model is trained"
         )
     return found
 
