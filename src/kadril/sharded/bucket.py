@@ -77,6 +77,7 @@ class Bucket:
         members: place, entry and tensor of each parameter.
         pieces: of this rank.
         keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
+        is_shared: whether one memory serves all ranks, so that nothing has to be gathered.
         num_missing: members that got no gradient since the last reduction.
         is_filled: of each member, whether the gradient memory holds something of this round.
     """
@@ -101,6 +102,7 @@ class Bucket:
         self.count = plan.counts[transport.rank]
         self.pieces: list[OwnPiece] = []
         self.keeps_shape = False
+        self.is_shared = False
         self.flat = torch.empty(0)
         self.arrived: set[int] = set()
         self.num_missing = len(self.members)

@@ -17,8 +17,28 @@ from kadril.transport.small import allgather_bytes
 __all__ = ["GivenGradients"]
 
 
+class Handed:
+    """A gradient that a piece has its part of. It is held, so that no other has its address."""
+
+    def __init__(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        self._whole = whole
+        storages = [each.untyped_storage().data_ptr() for each in (whole, part)]
+        self._version = None if storages[0] == storages[1] else whole._version  # of a copy
+
+    @staticmethod
+    def is_news(handed: Handed | None, gradient: torch.Tensor | None) -> bool:
+        """Whether the piece has to be given this gradient in place of the one that it has."""
+        if handed is None or gradient is None:
+            return (handed is None) != (gradient is None)
+        if gradient.data_ptr() != handed._whole.data_ptr():
+            return True
+        return handed._version is not None and gradient._version != handed._version
+
+
 class GivenGradients:
-    """Takes this rank's part of what the parameters have; see `Gradients`. Nothing is copied.
+    """Takes this rank's part of what the parameters have; see `Gradients`.
+
+    Nothing is copied but gradients that are not contiguous.
 
     In the first round ranks compare what they have, so that nobody trains with gradients that
     were never reduced.
@@ -27,13 +47,17 @@ class GivenGradients:
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         self.agreed = 0
-        self._handed = 0  # bits of gradients that pieces have
+        self._handed: dict[int, Handed] = {}  # by place of the parameter
         self._was_compared = False
 
     @property
     def has_news(self) -> bool:
-        """Whether a gradient came where there was none; those there were are added to in place."""
-        return self.agreed != self._handed
+        """Whether a gradient is another one than the pieces have. What is added to it they see."""
+        gradients = [tensor.grad for tensor in self.shards.parameters.tensors]
+        return any(
+            Handed.is_news(self._handed.get(own.piece.entry), gradients[own.piece.entry])
+            for own in self.shards.own_pieces()
+        )
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Compare again, with these."""
@@ -97,22 +121,24 @@ class GivenGradients:
 
     def hand_over(self) -> None:
         """Give the pieces of this rank their range of the gradients."""
-        self._handed = self.agreed
+        self._handed.clear()
         for bucket in self.shards.buckets:
             for own in bucket.pieces:
                 _, entry, tensor = bucket.members[bucket.places.index(own.piece.entry)]
                 if tensor.grad is None:
                     own.tensor.grad = None
                     continue
-                gradient = tensor.grad.detach()
+                whole = gradient = tensor.grad.detach()
                 if not bucket.keeps_shape:
                     flat = flat_order(gradient, entry.dims)
                     gradient = flat[own.piece.begin : own.piece.end]
                 own.tensor.grad = gradient
+                self._handed[own.piece.entry] = Handed(whole, gradient)
 
     def begin_round(self) -> None:
         """Let go of the gradients."""
-        self.agreed = self._handed = 0
+        self.agreed = 0
+        self._handed.clear()
         for own in self.shards.own_pieces():
             own.tensor.grad = None
 

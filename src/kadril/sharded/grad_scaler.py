@@ -42,7 +42,7 @@ class GradScaler(torch.amp.GradScaler):
             return
         holder = holder_of(optimizer, trainer)
         is_first = self._per_optimizer_states[id(holder)]["stage"] is OptState.READY
-        if holder is trainer and is_first and not trainer.has_reduced:
+        if holder is trainer and is_first:
             trainer.allreduce_grads()
         super().unscale_(holder)
         state = self._per_optimizer_states[id(holder)]

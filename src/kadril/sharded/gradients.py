@@ -69,7 +69,7 @@ class Gradients(Protocol):
         """Have all gradients where they belong, and agree on what came anywhere; collective.
 
         Args:
-            wish: SETTLE, STEP or LOAD.
+            wish: SETTLE, STEP, LOAD or ADD.
             digest: of what has to be the same on all ranks.
 
         Raises:

@@ -29,6 +29,7 @@ class Wish(enum.IntEnum):
     SETTLE = 2
     STEP = 3
     LOAD = 4
+    ADD = 5
 
 
 CALLS = {
@@ -36,6 +37,7 @@ CALLS = {
     Wish.SETTLE: "allreduce_grads() or clip_grad_norm_()",
     Wish.STEP: "step() or update()",
     Wish.LOAD: "load()",
+    Wish.ADD: "add_param_group()",
 }
 
 

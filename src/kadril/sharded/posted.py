@@ -372,10 +372,16 @@ class PostedGradients(ReducedGradients):
             self._ends = ()
             box.set_settling(False)
         self._is_patient = True
-        self._discarded = 0
+        # A rank that has dropped stays so where ranks cannot go on together.
+        self._discarded = sys.maxsize if self._is_held else 0
         self._first = box.num_posted
         agreement.check()
         return agreement
+
+    def start_over(self, agreement: Agreement) -> None:
+        """Forget sums that have dropped gradients in them; all ranks are here."""
+        self._discarded = 0
+        super().start_over(agreement)
 
     def help_others(self, box: _native.Outbox) -> None:
         """Add up what comes, until all ranks are here or nothing comes for a while."""

@@ -32,7 +32,6 @@ class Shards:
     Attributes:
         parameters: all of them.
         buckets: of all plans.
-        is_shared: whether one memory serves all ranks, so that nothing has to be gathered.
     """
 
     def __init__(self, transport: Transport, rule: str, *, shares: bool) -> None:
@@ -41,7 +40,6 @@ class Shards:
         self.shares = shares
         self.parameters = ParameterList()
         self.buckets: list[Bucket] = []
-        self.is_shared = False
         self._pieces: list[tuple[Piece, ...]] = []  # of all ranks, by parameter
         self._own: dict[int, OwnPiece] = {}
         self._bucket_of: list[Bucket] = []
@@ -122,7 +120,6 @@ class Shards:
             if block is None:
                 self.move_privately(buckets)
                 return
-            self.is_shared = True
             begin = 0
             flats = []
             for bucket in buckets:
@@ -135,6 +132,7 @@ class Shards:
             self.transport.barrier(name="parameters")
             for bucket, flat in zip(buckets, flats, strict=True):
                 bucket.bind(flat)
+                bucket.is_shared = True
             trim_heap()  # of the memory that parameters had
 
     def move_privately(self, buckets: list[Bucket]) -> None:
@@ -147,20 +145,20 @@ class Shards:
 
     def evacuate(self) -> None:
         """Give each rank parameters of its own again; local."""
-        if not self.is_shared:
-            return
         with torch.no_grad():
             for bucket in self.buckets:
-                bucket.bind(bucket.flat.clone())
-        self.is_shared = False
+                if bucket.is_shared:
+                    bucket.bind(bucket.flat.clone())
+                    bucket.is_shared = False
 
     def publish(self) -> None:
         """Let all ranks have what each has written to its pieces; collective."""
-        if self.is_shared:
-            self.transport.barrier(name="stepped")
-            return
+        # There may be both: what is added later may find no room any more, or some again.
         for bucket in self.buckets:
-            bucket.gather()
+            if not bucket.is_shared:
+                bucket.gather()
+        if any(bucket.is_shared for bucket in self.buckets):
+            self.transport.barrier(name="stepped")
 
     # ---- pieces ---------------------------------------------------------------------------------
 

@@ -35,7 +35,8 @@ def step_and_publish(
         shards: all parameters.
         courier: gathers beside the step; None where that does not pay.
     """
-    if courier is None or shards.is_shared or not may_be_portioned(optimizer):
+    has_shared = any(bucket.is_shared for bucket in shards.buckets)
+    if courier is None or has_shared or not may_be_portioned(optimizer):
         optimizer.step()
         shards.publish()
         return

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +37,7 @@ from kadril.sharded.optimizers import (
     may_fuse,
     without_compiler,
 )
+from kadril.sharded.options_digest import options_digest
 from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read_groups
 from kadril.sharded.posted import PostedGradients
 from kadril.sharded.scaler_guard import ScalerGuard
@@ -127,6 +127,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         ):
             options["fused"] = True
         made = without_compiler(kind, [options, *listed.options])
+        self._made = (made, options)
         check_parameters(made, options, listed)
         self.world = worlds.current() if world is None else world
         self.world.check_usable("POS_Trainer")
@@ -167,6 +168,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             self._registration = self._graph_plan.register()
         self._is_settled = False
         self.num_steps = 0
+        retire_others(self)
         tie_to_world(self, self.world, self.transport)
 
     # ---- what there is --------------------------------------------------------------------------
@@ -222,11 +224,11 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         return groups
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        """Train more parameters; collective, between steps.
+        """Train more parameters; collective. Gradients that came since the last step stay.
 
         Raises:
             MismatchError: ranks add different ones; nothing has changed.
-            ValueError: a parameter that is trained already.
+            ValueError: a parameter that is trained already, or that this optimizer does not take.
         """
         self.world.check_usable("add_param_group")
         known = self._shards.parameters
@@ -239,9 +241,12 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             listed.add_group(Group(names, tensors, options, given))
         for each in with_prefix(read_groups([group], first=len(known.names)), self._prefix):
             listed.add_group(each)
+        check_parameters(*self._made, listed)
         first = len(self.optimizer.param_groups)
+        if self.reduces_gradients:
+            self._gradients.settle(Wish.ADD)  # what is on its way knows of fewer parameters
         added = self._shards.add(listed, self._lines)
-        self._gradients.drop_round()
+        retire_others(self)
         self._gradients.watch(added)
         for made in self._piece_groups(first):
             self.optimizer.add_param_group(made)
@@ -309,13 +314,9 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         """
         self.world.check_usable("allreduce_grads")
         self._gradients.settle(Wish.SETTLE)
-        self._gradients.hand_over()
+        if not self._is_settled or self._gradients.has_news:
+            self._gradients.hand_over()
         self._is_settled = True
-
-    @property
-    def has_reduced(self) -> bool:
-        """Whether gradients were reduced since the last step, by `allreduce_grads()`."""
-        return self._is_settled
 
     @property
     def reduces_gradients(self) -> bool:
@@ -347,8 +348,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         Raises:
             RuntimeError: the norm is not finite, and that was to be an error; on all ranks.
         """
-        if not self._is_settled:
-            self.allreduce_grads()
+        self.allreduce_grads()  # again, too: there may have been passes since
         gradients = [
             own.tensor.grad for own in self._shards.own_pieces() if own.tensor.grad is not None
         ]
@@ -553,23 +553,21 @@ def tie_to_world(trainer: POS_Trainer, world: World, transport: Transport) -> No
     weakref.finalize(trainer, transport.close).atexit = False
 
 
-def options_digest(optimizer: torch.optim.Optimizer, batch_size: float) -> int:
-    """Of what has to be the same on all ranks when they step."""
-    options = [
-        [comparable(value) for key, value in group.items() if key not in ("params", "param_names")]
-        for group in optimizer.param_groups
-    ]
-    return zlib.crc32(repr((options, batch_size)).encode())
+# Trainers that somebody holds.
+_living: weakref.WeakSet[POS_Trainer] = weakref.WeakSet()
 
 
-def comparable(option: Any) -> Any:
-    """What can be compared of an option: of an object that is its kind."""
-    if isinstance(option, torch.Tensor):
-        return option.tolist()
-    if isinstance(option, list | tuple):
-        return [comparable(each) for each in option]
-    is_plain = option is None or isinstance(option, bool | int | float | complex | str)
-    return option if is_plain else type(option).__name__
+def retire_others(trainer: POS_Trainer) -> None:
+    """Take the parameters of a trainer from older ones, whose hooks would take its gradients.
+
+    The older ones step them no more: they lie elsewhere now, and `step()` says so.
+    """
+    for other in list(_living):
+        known = other._shards.parameters
+        tensors = trainer._shards.parameters.tensors
+        if other is not trainer and any(known.place_of(each) is not None for each in tensors):
+            other._gradients.detach()
+    _living.add(trainer)
 
 
 def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
