@@ -71,7 +71,8 @@ def save_checkpoint(
         extra: what else to keep.
 
     Raises:
-        CheckpointError: a rank could not write; on all ranks. What was there before is as it was.
+        CheckpointError: a rank could not write, or has something that JSON cannot hold; on all
+            ranks. What was there before is as it was. It names the parameter, where it is one's.
     """
     error: Exception | None = None
     described: dict[str, Any] = {}
@@ -80,19 +81,29 @@ def save_checkpoint(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         described = write_shard(directory / name, own_values(shards, optimizer))
-    except (OSError, ValueError) as caught:
-        error = CheckpointError(f"{directory / name}: {caught}", path=str(directory / name))
+    except Exception as caught:  # users' optimizers keep what they like, and all ranks wait below
+        error = not_saved(directory / name, caught)
     raise_together(transport, "save", error, CheckpointError)
     files = allgather_json(transport, described, "save")
     if transport.rank == 0:
         try:
             write_index(directory, index_of(shards, optimizer, files, extra))
-        except (OSError, ValueError, TypeError) as caught:
-            error = CheckpointError(f"{directory / INDEX}: {caught}", path=str(directory / INDEX))
+        except Exception as caught:  # options and `extra` are users' as well
+            error = not_saved(directory / INDEX, caught)
     raise_together(transport, "save", error, CheckpointError)
     if transport.rank == 0:
         with told_in_the_log(directory):
             remove_others(directory, {file["name"] for file in files})
+
+
+def not_saved(path: Path, caught: Exception) -> CheckpointError:
+    """What to raise for a file that could not be written."""
+    parameter = caught.parameter if isinstance(caught, CheckpointError) else ""
+    error = CheckpointError(
+        f"{path}: {str(caught) or repr(caught)}", parameter=parameter, path=str(path)
+    )
+    error.__cause__ = caught
+    return error
 
 
 @contextlib.contextmanager

@@ -161,7 +161,11 @@ def load(
     """Read a checkpoint that was written on any number of ranks; collective.
 
     Each rank reads what it owns of the state of trainers and of their parameters, and all of what
-    else is asked for. Nothing is changed before all ranks have read everything.
+    else is asked for. Nothing is changed before all ranks have read everything, and found that it
+    fits. Then objects are given their state by their own `load_state_dict()`, and after that
+    parameters, state of trainers and the rest are overwritten. Gradients of trainers are dropped,
+    as `trainer.load` does. Objects that have parameters of these trainers, such as modules, come
+    last, when the parameters are there.
 
     Args:
         state_dict: as `torch.distributed.checkpoint.load` takes it. What is neither a tensor nor
@@ -173,7 +177,10 @@ def load(
 
     Raises:
         CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing was
-            changed. It names the parameter or the file.
+            changed. It names the parameter or the file. Or the `load_state_dict()` of an object
+            has raised on some rank; on all ranks. Trainers and their parameters are as they were
+            then, though other objects may have taken their state; but where that object has
+            parameters of trainers, the trainers are loaded. It names the key.
         PeerLost, Stalled: a rank does not come.
     """
     if storage_reader is None:
@@ -189,8 +196,10 @@ def load(
         together(transport, "load", target.check)
         if isinstance(reader, CheckedReader):
             check_same_version(transport, Path(reader.path), reader.version)
+        target.settle()
+        together(transport, "load", target.apply_to_objects)
         target.apply()
-        transport.barrier(name="loaded")
+        together(transport, "load", target.apply_rest)
     finally:
         transport.close()
 

@@ -1,9 +1,13 @@
-"""Where a checkpoint is loaded to: first memory of its own, and then, all at once, what there is.
+"""Where a checkpoint is loaded to: first memory of its own, and then, once it fits, what there is.
 
 trainers      for each value in the checkpoint, the range that this rank owns
 parameters    of these trainers: the range that this rank owns
 tensors       a copy
 the rest      is replaced
+
+Objects of users may raise when they are given their state, so they are given it while trainers are
+as they were. Modules that trainers train, and others with such parameters, come after these
+parameters: they may look at them.
 """
 
 from __future__ import annotations
@@ -67,6 +71,7 @@ class Target:
         }
         self._pieces = dict(self.find_parameters())
         self._loaded: list[tuple[torch.Tensor, CutTensor]] = []
+        self._followers: set[str] = set()
         self._states: dict[str, Any] = {}
         self.staged: dict[str, Any] = {}
         for key, value in state_dict.items():
@@ -75,6 +80,8 @@ class Target:
             else:
                 self._states[key] = state_of(value)
                 self.staged[key] = self.stage(self._states[key])
+                if self.has_parameters(self._states[key]):
+                    self._followers.add(key)
 
     def find_parameters(self) -> Iterator[tuple[tuple[int, torch.Size], tuple[Shards, int]]]:
         """Parameters of the trainers, by their memory: a module's state_dict has other tensors."""
@@ -95,9 +102,23 @@ class Target:
         if isinstance(value, list):
             return [self.stage(each) if is_container(each) else copy_of(each) for each in value]
         if isinstance(value, torch.Tensor) and not isinstance(value, CutTensor):
-            found = self._pieces.get((value.data_ptr(), value.shape)) if value.numel() else None
+            found = self.find_piece(value)
             return copy_of(value) if found is None else self.stage_piece(*found)
         return value
+
+    def find_piece(self, value: torch.Tensor) -> tuple[Shards, int] | None:
+        """Whose parameter a tensor is, and which, where it is one of the trainers."""
+        return self._pieces.get((value.data_ptr(), value.shape)) if value.numel() else None
+
+    def has_parameters(self, value: Any) -> bool:
+        """Whether a parameter of the trainers is in something, whoever owns it."""
+        if isinstance(value, Mapping):
+            return any(self.has_parameters(each) for each in value.values())
+        if isinstance(value, list):
+            return any(self.has_parameters(each) for each in value)
+        if isinstance(value, torch.Tensor) and not isinstance(value, CutTensor):
+            return self.find_piece(value) is not None
+        return False
 
     def stage_piece(self, shards: Shards, place: int) -> CutTensor | None:
         """What this rank owns of a parameter."""
@@ -118,24 +139,56 @@ class Target:
             stored = read_state(self.staged[key], trainer._shards, trainer.optimizer)
             load_state(trainer._shards, trainer.optimizer, stored)
 
-    def apply(self) -> None:
-        """Take what was read; collective."""
+    def settle(self) -> None:
+        """Let nobody compute with the parameters any more; collective."""
         for trainer in self.trainers.values():
             trainer._settle_to_load()
+
+    def apply_to_objects(self) -> None:
+        """Give users' objects their state, but for those with parameters of trainers; local.
+
+        Raises:
+            CheckpointError: one of them has raised. Those before it have their state.
+        """
+        for key, value in self.state_dict.items():
+            if key not in self._followers:
+                self.give(key, value)
+
+    def apply(self) -> None:
+        """Take parameters of trainers, and drop the gradients of those before; collective."""
         with torch.no_grad():
             for flat, staged in self._loaded:
                 flat.copy_(staged.local)
         for trainer in self.trainers.values():
             trainer._shards.publish()
+        for trainer in self.trainers.values():
+            trainer.zero_grad()
+
+    def apply_rest(self) -> None:
+        """Take state of trainers, objects with parameters of these, and what is replaced; local.
+
+        Raises:
+            CheckpointError: an object has raised. Trainers are loaded.
+        """
+        for key in self.trainers:
+            self.state_dict[key].load_state_dict(self.staged[key])
         for key, value in self.state_dict.items():
-            if key in self.trainers:
-                value.load_state_dict(self.staged[key])
-                continue
-            loaded = rebuilt(self._states[key], self.staged[key])
-            if isinstance(value, Stateful):
-                value.load_state_dict(loaded)
-            else:
-                self.state_dict[key] = loaded
+            if key in self._followers:
+                self.give(key, value)
+        for key, value in self.state_dict.items():
+            if key not in self.trainers and not isinstance(value, Stateful):
+                self.state_dict[key] = rebuilt(self._states[key], self.staged[key])
+
+    def give(self, key: str, value: Any) -> None:
+        """Give an object of a user its state; others are left as they are."""
+        if key in self.trainers or not isinstance(value, Stateful):
+            return
+        try:
+            value.load_state_dict(rebuilt(self._states[key], self.staged[key]))
+        except Exception as caught:  # users raise what they like
+            raise CheckpointError(
+                f"load: load_state_dict() of {key!r} raised {caught!r}"
+            ) from caught
 
 
 def is_container(value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,25 @@ from kadril.sharded.stored import (
     unknown_parameter,
 )
 
-__all__ = ["read_named"]
+__all__ = ["check_options", "read_named"]
+
+# What torch's schedulers write into groups, beside the options of the optimizer.
+SCHEDULED = frozenset({"base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"})
+
+# What torch's optimizers have not had from the first; they fill it in themselves.
+LATER = frozenset(
+    {
+        "amsgrad",
+        "capturable",
+        "centered",
+        "decoupled_weight_decay",
+        "differentiable",
+        "foreach",
+        "fused",
+        "maximize",
+        "nesterov",
+    }
+)
 
 
 def read_named(
@@ -106,16 +126,36 @@ def check_all_there(
 
 
 def check_options(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Raise `CheckpointError` for the options of another kind of optimizer."""
+    """Raise `CheckpointError` for the options of another kind of optimizer.
+
+    Groups that only have more, as users and schedulers add to them, or only have less, as other
+    versions of torch do, are of this kind; and so are those that have some of both.
+
+    Args:
+        groups: options of each parameter group, without its parameters.
+        optimizer: that they are for.
+    """
     known = optimizer.defaults.keys()
     for group in groups:
-        # Schedulers add some, and other versions of torch have fewer.
-        unknown, missing = sorted(group.keys() - known), sorted(known - group.keys())
-        if unknown and missing:
+        unknown, missing = group.keys() - known - SCHEDULED, known - group.keys()
+        foreign = unknown & distinctive_options()
+        if (foreign and missing) or (unknown and missing - LATER):
             raise CheckpointError(
-                f"the state is of an optimizer with option {unknown[0]!r} and without"
-                f" {missing[0]!r}; the trainer has {type(optimizer).__name__}"
+                f"the state is of an optimizer with option {min(foreign or unknown)!r} and without"
+                f" {min(missing - LATER or missing)!r}; the trainer has {type(optimizer).__name__}"
             )
+
+
+@functools.cache
+def distinctive_options() -> frozenset[str]:
+    """Options that tell torch's optimizers apart."""
+    kinds = [
+        each
+        for each in vars(torch.optim).values()
+        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
+    ]
+    names = {name for kind in kinds for name in inspect.signature(kind).parameters}
+    return frozenset(names - LATER - {"defaults", "params"})
 
 
 def read_parameter(

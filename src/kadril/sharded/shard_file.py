@@ -32,6 +32,11 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
 
     Returns:
         Name, size, checksum, and the first and last parameter in it, for the index.
+
+    Raises:
+        CheckpointError: a value is neither a tensor nor anything that JSON can hold. It names the
+            parameter.
+        OSError: the file could not be written.
     """
     tensors: list[torch.Tensor] = []
     header: dict[str, Any] = {}
@@ -41,6 +46,7 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
         for key, item in piece["state"].items():
             value = item["value"]
             if not isinstance(value, torch.Tensor):
+                check_number(value, key, name)
                 values[key] = {"kind": item["kind"], "number": value}
                 continue
             tensors.append(value)
@@ -71,6 +77,18 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
         "sha256": digest.hexdigest(),
         "parameters": [*names[:1], *names[-1:]],
     }
+
+
+def check_number(value: Any, key: str, name: str) -> None:
+    """Raise `CheckpointError` for what JSON cannot hold, while it is known whose it is."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{key.removeprefix('state.')!r} in the state of parameter {name!r} cannot be saved:"
+            f" {error}. Keep tensors there, and what JSON can hold",
+            parameter=name,
+        ) from error
 
 
 def chunks(head: bytes, tensors: list[torch.Tensor]) -> Iterator[bytes | memoryview]:

@@ -21,7 +21,7 @@ from kadril.sharded.bucket import OwnPiece
 from kadril.sharded.cut_tensor import CutTensor, Part
 from kadril.sharded.initial_state import initial_values
 from kadril.sharded.layout import shaped
-from kadril.sharded.named_state import read_named
+from kadril.sharded.named_state import check_options, read_named
 from kadril.sharded.optimizers import is_elementwise
 from kadril.sharded.plan import Entry, Piece
 from kadril.sharded.shards import Shards
@@ -231,7 +231,7 @@ def read_state(state_dict: Any, shards: Shards, optimizer: torch.optim.Optimizer
     """What a user gives to be loaded: a plain state_dict, one rank's, or those of all ranks.
 
     Raises:
-        CheckpointError: something else, or of another model.
+        CheckpointError: something else, or of another model or optimizer.
     """
     entries = shards.parameters.entries()
     is_list = isinstance(state_dict, list | tuple)
@@ -242,7 +242,7 @@ def read_state(state_dict: Any, shards: Shards, optimizer: torch.optim.Optimizer
         )
     if not is_list and not is_named(given[0]):
         in_order = [entries[place] for place in shards.parameters.given]
-        return read_plain(given[0], in_order, is_elementwise=is_elementwise(type(optimizer)))
+        return read_plain(given[0], in_order, optimizer)
     stored = read_named(given, entries, optimizer, None if is_list else part_of(shards))
     if not any(parameter.pieces for parameter in stored.parameters):
         logger.info("the state_dict has no state of any parameter, as before the first step")
@@ -262,12 +262,13 @@ def is_named(state_dict: Mapping[str, Any]) -> bool:
 
 
 def read_plain(
-    state_dict: Mapping[str, Any], entries: Sequence[Entry], *, is_elementwise: bool
+    state_dict: Mapping[str, Any], entries: Sequence[Entry], optimizer: torch.optim.Optimizer
 ) -> StoredState:
     """The state_dict of a torch optimizer over whole parameters: of these, by name or in order.
 
     Raises:
-        CheckpointError: it has another number of parameters, or state of other shapes.
+        CheckpointError: it has another number of parameters, state of other shapes, or options of
+            another optimizer.
     """
     groups = state_dict["param_groups"]
     numbered = [(index, number) for number, each in enumerate(groups) for index in each["params"]]
@@ -276,6 +277,11 @@ def read_plain(
             f"the state has {len(numbered)} parameters, the trainer has {len(entries)}; is it of"
             " another model?"
         )
+    options = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in groups
+    ]
+    check_options(options, optimizer)
     parameters = []
     for (index, number), entry in zip(numbered, in_order_of(groups, entries), strict=True):
         natural = tuple(range(len(entry.shape)))
@@ -284,7 +290,7 @@ def read_plain(
             for key, value in state_dict["state"].get(index, {}).items()
         }
         for key, value in values.items():
-            if value.kind == "whole" and is_elementwise:
+            if value.kind == "whole" and is_elementwise(type(optimizer)):
                 raise CheckpointError(
                     f"state {key!r} of parameter {entry.name!r} has shape"
                     f" {tuple(value.fetch().shape)}, but the parameter {entry.shape}; is it of"
@@ -293,10 +299,6 @@ def read_plain(
                 )
         piece = StoredPiece(0, entry.num_elements, values)
         parameters.append(StoredParameter(entry.name, entry.shape, None, natural, (piece,), number))
-    options = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        for group in groups
-    ]
     return StoredState(None, options, parameters, keeps_dtypes=False)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from graph_kit import WIDTH, Broken, batch, total
+from graph_kit import WIDTH, Broken, Tricky, batch, total, whole
+from inductor_kit import inductor
 from torch import nn
 
 from kadril.errors import MismatchError
@@ -144,3 +146,38 @@ def test_ranks_that_drop_different_numbers_of_passes_are_told(world: World) -> N
     loss = total(run(batch(5).float()))
     with pytest.raises(MismatchError, match="after zero_grad 1"):
         loss.backward()
+
+
+@ranks(1, 2)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_tied_frozen_and_unused_parameters(world: World, dtype: torch.dtype) -> None:
+    """Whole numbers and halves below 2^11, so that one step is exact in any order."""
+    check_tricky(world, dtype, "eager")
+
+
+@ranks(2)
+def test_tied_frozen_and_unused_parameters_by_inductor(world: World, tmp_path: Path) -> None:
+    with inductor(tmp_path):
+        check_tricky(world, torch.float64, "inductor")
+
+
+def check_tricky(world: World, dtype: torch.dtype, inner: str) -> None:
+    torch._dynamo.reset()
+    model = whole(Tricky(), dtype)
+    twin = copy.deepcopy(model)
+    trainer, other = (
+        POS_Trainer(each, "sgd", {"lr": float(world.size)}, world=world) for each in (model, twin)
+    )
+    run = torch.compile(model, backend=kadril_backend, options={"inner": inner}, dynamic=True)
+    for seed in (0, 5):
+        x = batch(world.rank + seed, dtype=dtype)
+        total(run(x)).backward()
+        total(twin(x)).backward()
+        used = [name for name, _ in twin.named_parameters() if name not in ("scale", "unused")]
+        assert trainer._registration is not None
+        assert trainer._registration.dropped == set(used)
+    trainer.step()
+    other.step()
+    for (name, found), wanted in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(found, wanted), name
+    assert not torch.equal(model.first.weight, whole(Tricky(), dtype).first.weight)
