@@ -87,13 +87,18 @@ def stage_two(task: Task, options: dict[str, Any]) -> Parts:
     return task.model, POS_Trainer(task.model, torch.optim.Adam, options)
 
 
-def compiled(task: Task, options: dict[str, Any]) -> Parts:
+def compiled(task: Task, options: dict[str, Any], inner: str = "eager") -> Parts:
     """POS_Trainer whose gradients leave inside the compiled graph."""
     from kadril.sharded import POS_Trainer
 
     trainer = POS_Trainer(task.model, torch.optim.Adam, options)
-    model = torch.compile(task.model, backend="kadril", options={"inner": "eager"})
+    model = torch.compile(task.model, backend="kadril", options={"inner": inner})
     return model, trainer  # type: ignore[return-value]
+
+
+def compiled_by_inductor(task: Task, options: dict[str, Any]) -> Parts:
+    """The same, with graphs that are C++."""
+    return compiled(task, options, "inductor")
 
 
 TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
@@ -103,6 +108,7 @@ TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
     "kadril, stage 1": stage_one,
     "kadril, stage 2": stage_two,
     "kadril, compiled": compiled,
+    "kadril, inductor": compiled_by_inductor,
 }
 
 

@@ -57,6 +57,7 @@ TRACED_SETTINGS = (
     "kadril, stage 1",
     "kadril, stage 2",
     "kadril, compiled",
+    "kadril, inductor",
 )
 DRAWN_SETTINGS = ("DDP", "kadril, stage 1", "kadril, stage 2", "kadril, compiled")
 PROGRAM = Path(__file__).with_name("rank.py")
