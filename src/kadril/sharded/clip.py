@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ def total_norm(
     """The norm of all gradients on all ranks, as if they were one vector; collective.
 
         p = inf:    max_r max_i |g_i|
+        p = -inf:   min_r min_i |g_i|
         p = 0:      number of g_i that are not 0
         otherwise:  (sum_r sum_i |g_i|^p)^(1/p)
 
-    One number goes over the ranks. Where a gradient is not a number, neither is the norm.
+    A few numbers go over the ranks. Where a gradient is not a number, neither is the norm; where
+    it is too large for one, it is infinite. It is 0 where no rank has a gradient.
 
     Args:
         transport: of the ranks.
@@ -31,15 +33,36 @@ def total_norm(
     """
     norms = [float(torch.linalg.vector_norm(each, norm_type)) for each in gradients if each.numel()]
     if math.isinf(norm_type):
-        # A maximum forgets what is not a number: the second number tells of it.
+        # A maximum forgets what is not a number: the second number tells of it. The third one tells
+        # whether any rank has a gradient. A minimum is the maximum of what is negative.
+        sign = math.copysign(1.0, norm_type)
         has_nan = any(map(math.isnan, norms))
-        largest = np.array([0.0 if has_nan else max(norms, default=0.0), has_nan])
+        numbers = [] if has_nan else [sign * norm for norm in norms]
+        largest = np.array([max(numbers, default=-math.inf), has_nan, bool(norms)])
         transport.allreduce(largest, "max", name="norm")
-        return math.nan if largest[1] else float(largest[0])
-    power = norm_type or 1.0  # of 0 each norm is a number of elements
-    total = np.array([math.fsum(norm**power for norm in norms)])
+        if not largest[2]:
+            return 0.0
+        return math.nan if largest[1] else sign * float(largest[0])
+    exponent = norm_type or 1.0  # of 0 each norm is a number of elements
+    total = np.array([add_up([power(norm, exponent) for norm in norms]), len(norms)])
     transport.allreduce(total, name="norm")
-    return math.pow(float(total[0]), 1.0 / power)
+    return power(float(total[0]), 1.0 / exponent) if total[1] else 0.0
+
+
+def power(number: float, exponent: float) -> float:
+    """Of a number that is not negative, infinite where Python raises: other ranks wait."""
+    try:
+        return float(number**exponent)
+    except (OverflowError, ZeroDivisionError):
+        return math.inf
+
+
+def add_up(numbers: Sequence[float]) -> float:
+    """The sum of numbers that are not negative, infinite where it is too large."""
+    try:
+        return math.fsum(numbers)
+    except OverflowError:
+        return math.inf
 
 
 def clip_gradients(gradients: Iterable[torch.Tensor], norm: float, max_norm: float) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from kadril.errors import UnsupportedError
 from kadril.sharded.eager_twin import OptimizerClass, eager_twin, plain_class
-from kadril.sharded.parameter_list import ParameterList
+from kadril.sharded.parameter_list import Group, ParameterList
 
 __all__ = [
     "OptimizerClass",
@@ -25,6 +25,7 @@ __all__ = [
     "choose_rule",
     "complete_momentum",
     "find_optimizer",
+    "groups_in_torch_words",
     "is_elementwise",
     "is_of_torch",
     "may_fuse",
@@ -132,11 +133,37 @@ def is_of_torch(kind: OptimizerClass) -> bool:
     return getattr(torch.optim, kind.__name__, None) is plain_class(kind)
 
 
-def in_torch_words(options: dict[str, Any]) -> dict[str, Any]:
-    """Options with Gluon's names as torch calls them."""
+def groups_in_torch_words(
+    optimizer: str | OptimizerClass, groups: Sequence[Group], options: Mapping[str, Any]
+) -> list[Group]:
+    """Groups with their options in torch's words, as `find_optimizer` has those of the optimizer.
+
+    As in torch, groups may have anything in them; those of a class stay as they are.
+
+    Args:
+        optimizer: as it was given, a name or a class.
+        groups: as they were given.
+        options: of the optimizer, in torch's words; what a group does not say is taken from there.
+    """
+    if not isinstance(optimizer, str):
+        return list(groups)
+    return [
+        group._replace(options=in_torch_words(dict(group.options), options)) for group in groups
+    ]
+
+
+def in_torch_words(
+    options: dict[str, Any], outer: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Options with Gluon's names as torch calls them.
+
+    Args:
+        options: Gluon's betas are taken out of it.
+        outer: options of the optimizer, where these are of a group.
+    """
     betas = (options.pop("beta1", None), options.pop("beta2", None))
     if betas != (None, None):
-        defaults = options.get("betas", (0.9, 0.999))
+        defaults = options.get("betas") or (outer or {}).get("betas") or (0.9, 0.999)
         options["betas"] = tuple(
             default if beta is None else beta for beta, default in zip(betas, defaults, strict=True)
         )

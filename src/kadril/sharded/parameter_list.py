@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,6 +20,9 @@ Parameters: TypeAlias = (
     | Iterable[tuple[str, torch.Tensor]]
     | Iterable[dict[str, Any]]
 )
+
+# What parameters without a name are called; a prefix may come before.
+NUMBERED = re.compile(r"parameter\.(\d+)$")
 
 
 class Group(NamedTuple):
@@ -46,7 +50,6 @@ class ParameterList:
         groups: number of the group of each.
         options: of each group.
         given: places in the order in which the user gave them, in which torch numbers them.
-        aliases: other names of tied parameters.
     """
 
     def __init__(self) -> None:
@@ -55,7 +58,6 @@ class ParameterList:
         self.groups: list[int] = []
         self.options: list[dict[str, Any]] = []
         self.given: list[int] = []
-        self.aliases: dict[str, str] = {}
         self._place: dict[int, int] = {}
 
     def add_group(self, group: Group) -> None:
@@ -78,10 +80,7 @@ class ParameterList:
                 )
         taken = set(self.names)
         for name, tensor in zip(names, tensors, strict=True):
-            place = self._place.get(id(tensor))
-            if place is not None:
-                if name != self.names[place]:
-                    self.aliases[name] = self.names[place]
+            if id(tensor) in self._place:
                 continue
             if name in taken:
                 raise ValueError(
@@ -98,6 +97,16 @@ class ParameterList:
     def place_of(self, tensor: torch.Tensor) -> int | None:
         """Where a parameter is in this list, by identity."""
         return self._place.get(id(tensor))
+
+    @property
+    def next_number(self) -> int:
+        """A number from which on no parameter is called by one: `first` of `read_groups`.
+
+        Numbers are those of the items that were given. Where one parameter was given twice, they
+        go further than there are parameters.
+        """
+        found = [NUMBERED.search(name) for name in self.names]
+        return max([len(self.names), *(int(each[1]) + 1 for each in found if each)])
 
     def entries(self, begin: int = 0) -> list[Entry]:
         """The parameters from a place on, as a plan sees them."""
@@ -123,7 +132,7 @@ def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
         first: number of the first parameter without a name.
 
     Raises:
-        TypeError: something else.
+        TypeError: something else, or a set, which has no order that ranks could share.
         ValueError: there are none.
     """
     if isinstance(parameters, torch.nn.Module):
@@ -138,6 +147,7 @@ def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
             "parameters must be a module, a dict by name, a list of parameters or a list of"
             f" groups, got {type(parameters).__name__}"
         )
+    check_has_order(parameters)
     items: list[Any] = list(parameters)
     if not items:
         raise ValueError(
@@ -160,12 +170,17 @@ def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
 
 
 def read_group(members: Any, names: list[str] | None, first: int, options: dict[str, Any]) -> Group:
-    """One group: its members may be given as `read_groups` takes them."""
+    """One group: its members may be given as `read_groups` takes them.
+
+    Raises:
+        TypeError: they are a set.
+    """
     if isinstance(members, torch.Tensor):
         members = [members]
     if isinstance(members, torch.nn.Module | Mapping):
         (found,) = read_groups(members)
         return found._replace(options=options)
+    check_has_order(members)
     read = read_members(list(members), first, options)
     return read if names is None else read._replace(names=list(names))
 
@@ -187,6 +202,15 @@ def read_members(items: list[Any], first: int, options: dict[str, Any]) -> Group
 def in_order(names: list[str], tensors: list[torch.Tensor], options: dict[str, Any]) -> Group:
     """A group as it was given."""
     return Group(names, tensors, options, list(range(len(names))))
+
+
+def check_has_order(members: Any) -> None:
+    """Raise `TypeError` for a set: every rank would number its members in another way."""
+    if isinstance(members, set | frozenset):
+        raise TypeError(
+            f"parameters are in a {type(members).__name__}, whose order is another one on every"
+            " rank; give a list, in the same order on all ranks"
+        )
 
 
 def check_parameter(name: str, tensor: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -33,7 +34,8 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     its part of the parameters. With `reduce_gradients=True` it reduces them itself, each only to
     whoever owns it, which is quicker and takes less memory; the model is then not wrapped.
 
-    Groups in `param_groups` have the whole parameters; schedulers work on them.
+    Groups in `param_groups` have the whole parameters; schedulers work on them. Their options are
+    the ones that count: `save()` and `load()` of this class know them, those of `trainer` do not.
 
     Args:
         params: as of `POS_Trainer`.
@@ -113,7 +115,11 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
 
     @property
     def trainer(self) -> POS_Trainer:
-        """What does the work."""
+        """What does the work.
+
+        It is told of the options in `param_groups` when this optimizer steps, saves or loads. Call
+        `save()` and `load()` of this optimizer rather than the trainer's.
+        """
         return self._trainer
 
     # ---- training -------------------------------------------------------------------------------
@@ -141,7 +147,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
 
     def _step(self, batch_size: float = 1) -> None:
         """The step itself; collective."""
-        self._copy_options(self.param_groups, self._trainer.param_groups)
+        self._tell_options()
         self._trainer.step(batch_size)
         self._copy_options(self._trainer.param_groups, self.param_groups)
         self._consolidated = None
@@ -149,8 +155,18 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
             "a ShardedOptimizer belongs to its world, and cannot be copied or pickled; keep its"
-            " state with optimizer.trainer.save() or consolidate_state_dict()"
+            " state with optimizer.save() or consolidate_state_dict()"
         )
+
+    def _tell_options(self) -> None:
+        """Let the trainer have the options that users and schedulers have set."""
+        self._copy_options(self.param_groups, self._trainer.param_groups)
+
+    def _take_loaded(self) -> None:
+        """Have the options and the state that the trainer has loaded."""
+        self._copy_options(self._trainer.param_groups, self.param_groups)
+        self.state = self._trainer.optimizer.state  # torch makes a new one when it loads
+        self._consolidated = None
 
     @staticmethod
     def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
@@ -168,7 +184,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         return self._trainer.clip_grad_norm_(max_norm, norm_type)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Train more parameters; collective."""
+        """Train more parameters; collective. See `POS_Trainer.add_param_group`."""
         if not self._is_ready:
             super().add_param_group(param_group)
             return
@@ -176,28 +192,33 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         self._trainer.add_param_group(param_group)
         for group in self._whole_groups(first):
             super().add_param_group(group)
+        self._consolidated = None  # it has no such parameters
 
     # ---- state ----------------------------------------------------------------------------------
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Bring the whole state to one rank, for its `state_dict()`; collective."""
-        self._copy_options(self.param_groups, self._trainer.param_groups)
+        self._tell_options()
         self._consolidated = self._trainer.consolidate(to)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the plain optimizer; on the rank that it was consolidated to.
 
+        Options are those of now: a scheduler may have stepped since.
+
         Raises:
-            StateError: it was not, or there was a step since.
+            StateError: it was not, or there was a step since, or parameters were added.
         """
         if self._consolidated is None:
             raise StateError(
                 f"rank {self._trainer.rank} has only its part of the state. Call"
                 f" consolidate_state_dict(to={self._trainer.rank}) on all ranks first, after the"
-                " last step; or save each part with optimizer.trainer.save(), or give"
+                " last step; or save each part with optimizer.save(), or give"
                 " optimizer.sharded to torch.distributed.checkpoint"
             )
-        return self._consolidated
+        groups = [{"params": group["params"]} for group in self._consolidated["param_groups"]]
+        self._copy_options(self.param_groups, groups)
+        return {**self._consolidated, "param_groups": groups}
 
     @property
     def sharded(self) -> ShardedState:
@@ -213,10 +234,42 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         Raises:
             CheckpointError: it is of another model; nothing was changed.
         """
+        self._tell_options()
         self._trainer.load_state_dict(state_dict)
-        self._copy_options(self._trainer.param_groups, self.param_groups)
-        self.state = self._trainer.optimizer.state
-        self._consolidated = None
+        self._take_loaded()
+
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write parameters, state and the options of now to a directory; collective.
+
+        Each rank writes what it owns. See `POS_Trainer.save`.
+
+        Args:
+            path: of the directory.
+            extra: anything that JSON can hold, such as the state of a scheduler; rank 0's is
+                written.
+
+        Raises:
+            CheckpointError: a rank could not write; on all ranks.
+        """
+        self._tell_options()
+        self._trainer.save(path, extra)
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Read what `save` wrote, on any number of ranks; collective. Gradients are dropped.
+
+        Options in `param_groups` are then those that were saved. See `POS_Trainer.load`.
+
+        Returns:
+            What was given as `extra`.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing
+                was changed.
+        """
+        self._tell_options()
+        extra = self._trainer.load(path)
+        self._take_loaded()
+        return extra
 
     # ---- join -----------------------------------------------------------------------------------
 
@@ -302,9 +355,7 @@ class ShardedState:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's part; local. See `POS_Trainer.state_dict`."""
-        self.optimizer._copy_options(
-            self.optimizer.param_groups, self.optimizer.trainer.param_groups
-        )
+        self.optimizer._tell_options()
         return self.optimizer.trainer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ from kadril.sharded.optimizers import (
     choose_rule,
     complete_momentum,
     find_optimizer,
+    groups_in_torch_words,
     may_fuse,
     without_compiler,
 )
@@ -118,9 +119,10 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
                 f"gradient_predivide_factor is {gradient_predivide_factor}; it has to be positive"
             )
         kind, options = find_optimizer(optimizer, optimizer_params)
-        groups = with_prefix(read_groups(params), prefix)
+        self._asked = optimizer
+        groups = groups_in_torch_words(optimizer, read_groups(params), options)
         listed = ParameterList()
-        for group in groups:
+        for group in with_prefix(groups, prefix):
             listed.add_group(group)
         if isinstance(optimizer, str) and may_fuse(
             kind, [options, *listed.options], listed.tensors
@@ -239,7 +241,9 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             tensors = [known.tensors[place] for place in members]
             given = [members.index(place) for place in known.given if place in members]
             listed.add_group(Group(names, tensors, options, given))
-        for each in with_prefix(read_groups([group], first=len(known.names)), self._prefix):
+        read = read_groups([group], first=known.next_number)
+        groups = groups_in_torch_words(self._asked, read, self.optimizer.defaults)
+        for each in with_prefix(groups, self._prefix):
             listed.add_group(each)
         check_parameters(*self._made, listed)
         first = len(self.optimizer.param_groups)
@@ -340,7 +344,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
     ) -> torch.Tensor:
         """Scale all gradients down so that their norm is at most `max_norm`; collective.
 
-        One number goes over the ranks. `step()` follows.
+        One reduction of a few numbers. `step()` follows; after further passes clip again.
 
         Returns:
             The norm before, the same on all ranks.
