@@ -21,7 +21,7 @@ from kadril.errors import CheckpointError
 from kadril.sharded.checksum import checksum
 from kadril.sharded.stored import StoredPiece, StoredValue
 
-__all__ = ["ShardFile", "write_shard"]
+__all__ = ["ShardFile", "check_number", "write_shard"]
 
 MAGIC = b"KADRILS1"
 ALIGNMENT = 64

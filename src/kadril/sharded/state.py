@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.agreement import allgather_json
+from kadril.sharded.agreement import allgather_json, raise_together
 from kadril.sharded.bucket import OwnPiece
 from kadril.sharded.cut_tensor import CutTensor, Part
 from kadril.sharded.initial_state import initial_values
@@ -24,6 +24,7 @@ from kadril.sharded.layout import shaped
 from kadril.sharded.named_state import check_options, read_named
 from kadril.sharded.optimizers import is_elementwise
 from kadril.sharded.plan import Entry, Piece
+from kadril.sharded.shard_file import check_number
 from kadril.sharded.shards import Shards
 from kadril.sharded.stored import (
     StoredParameter,
@@ -143,6 +144,10 @@ def consolidate(
 
     Returns:
         A state_dict on rank `to`, None elsewhere.
+
+    Raises:
+        CheckpointError: a rank has state that is neither a tensor nor anything that JSON can hold;
+            on all ranks. It names the parameter.
     """
     if not 0 <= to < transport.size:
         raise ValueError(f"to is {to}; there are ranks 0 to {transport.size - 1}")
@@ -151,6 +156,14 @@ def consolidate(
         place: {key: describe(value) for key, value in values.items()}
         for place, values in mine.items()
     }
+    error: CheckpointError | None = None
+    try:
+        for place, values in described.items():
+            for key, value in values.items():
+                check_number(value.number, key, shards.parameters.names[place])
+    except CheckpointError as caught:
+        error = caught
+    raise_together(transport, "consolidate", error, CheckpointError)
     everyone = allgather_json(transport, described, "consolidate")
     state: dict[int, dict[str, Any]] = {}
     for place, entry in enumerate(shards.parameters.entries()):

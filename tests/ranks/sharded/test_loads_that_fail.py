@@ -220,6 +220,8 @@ def test_state_that_cannot_be_saved_is_an_error_on_all(world: World, tmp_path: P
     with pytest.raises(CheckpointError, match="'seen' in the state of parameter 'b' cannot") as e:
         trainer.save(tmp_path / "c", {"number": 2})
     assert e.value.parameter == ("b" if owns else "")
+    with pytest.raises(CheckpointError, match="'seen' in the state of parameter 'b' cannot"):
+        trainer.consolidate()
     assert trainer.load(tmp_path / "c") == {"number": 1}
 
 
