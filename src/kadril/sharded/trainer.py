@@ -230,7 +230,8 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
 
         Raises:
             MismatchError: ranks add different ones; nothing has changed.
-            ValueError: a parameter that is trained already, or that this optimizer does not take.
+            ValueError: a parameter that is trained already.
+            UnsupportedError: one of a shape that this optimizer does not step.
         """
         self.world.check_usable("add_param_group")
         known = self._shards.parameters

@@ -49,9 +49,7 @@ class Variants:
         identify: Callable[[Sequence[Any]], tuple[Registration, Names]],
         compiler: Callable[[fx.GraphModule, Sequence[Any], Registration, Names], Code],
     ) -> None:
-        # Compilers may change what they get.
-        self._module = fx.GraphModule(module, copy.deepcopy(module.graph))
-        self._module.meta = module.meta
+        self._module = copy_of(module)
         self._is_dynamic = is_dynamic(module)
         self._places = tuple(places)
         self._identify = identify
@@ -85,9 +83,7 @@ class Variants:
         """
         key = (found.serial, names, sizes_of(inputs) if self._is_dynamic else None)
         if key not in self._made:
-            module = fx.GraphModule(self._module, copy.deepcopy(self._module.graph))
-            module.meta = self._module.meta
-            self._made[key] = self._compiler(module, inputs, found, names)
+            self._made[key] = self._compiler(copy_of(self._module), inputs, found, names)
         return self._made[key]
 
     def _forget(self) -> None:
@@ -96,6 +92,13 @@ class Variants:
         self._known.clear()
         living = living_serials()
         self._made = {key: code for key, code in self._made.items() if key[0] in living}
+
+
+def copy_of(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph for a compiler, which may change what it gets."""
+    made = fx.GraphModule(module, copy.deepcopy(module.graph))
+    made.meta = module.meta
+    return made
 
 
 def is_dynamic(module: fx.GraphModule) -> bool:
