@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -166,38 +167,82 @@ KADRIL_INLINE void pair_loop(T* const* to, int num_to, const T* a, const T* b, s
   }
 }
 
-// Any number of ranks: an accumulator that stays in the first-level cache.
+// Up to four sources, pairwise, to an accumulator.
+template <Op op, bool scales, typename T>
+KADRIL_INLINE void leaf_loop(accumulator_t<T>* to, const T* const* from, int num_from, size_t begin,
+                             size_t count, double factor) {
+  const auto at = [=](const T* source, size_t i) {
+    const auto value = load(source, i);
+    if constexpr (scales) return scaled(value, factor);
+    return value;
+  };
+  const auto pair = [=](const T* one, const T* other, size_t i) {
+    return combine<op, T>(at(one, i), at(other, i));
+  };
+  const T* a = from[0] + begin;
+  const T* b = num_from > 1 ? from[1] + begin : nullptr;
+  const T* c = num_from > 2 ? from[2] + begin : nullptr;
+  const T* d = num_from > 3 ? from[3] + begin : nullptr;
+  if (num_from == 1) {
+    KADRIL_IVDEP
+    for (size_t i = 0; i < count; ++i) to[i] = at(a, i);
+  } else if (num_from == 2) {
+    KADRIL_IVDEP
+    for (size_t i = 0; i < count; ++i) to[i] = pair(a, b, i);
+  } else if (num_from == 3) {
+    KADRIL_IVDEP
+    for (size_t i = 0; i < count; ++i) to[i] = combine<op, T>(pair(a, b, i), at(c, i));
+  } else {
+    KADRIL_IVDEP
+    for (size_t i = 0; i < count; ++i) to[i] = combine<op, T>(pair(a, b, i), pair(c, d, i));
+  }
+}
+
+// Any number of ranks, pairwise: partial results lie on a stack of blocks that stay in the
+// first-level cache, and two that hold equally many sources become one. The stack is a binary
+// counter of the fours of sources taken so far; what is left at the end becomes one from the top
+// down.
+//
+//     sources taken   stack (numbers of sources)
+//     4               [4]              = (x0 + x1) + (x2 + x3)
+//     8               [8]              = [4] + [4]
+//     14              [8][4][2]        -> [8] + ([4] + [2])
 template <Op op, typename T>
 KADRIL_INLINE void block_loop(T* const* to, int num_to, const T* const* from, int num_from,
                               size_t count, Scale scale) {
   using A = accumulator_t<T>;
-  constexpr size_t block = 4096 / sizeof(A);
-  const bool scales_before = scale.before != 1, scales_after = scale.after != 1;
-  alignas(64) A sum[block];
-  alignas(64) A next[block];
+  constexpr size_t block = 1024 / sizeof(A);
+  constexpr int max_depth = 18;  // counts up to 2^19 sources
+  alignas(64) A stack[max_depth][block];
   for (size_t begin = 0; begin < count; begin += block) {
     const size_t n = std::min(block, count - begin);
-    for (int source = 0; source < num_from; ++source) {
-      const T* input = from[source] + begin;
-      if (!scales_before && source > 0) {
-        for (size_t i = 0; i < n; ++i) sum[i] = combine<op, T>(sum[i], load(input, i));
-        continue;
+    int depth = 0;
+    const auto merge = [&]() {
+      A* const left = stack[depth - 2];
+      const A* const right = stack[depth - 1];
+      KADRIL_IVDEP
+      for (size_t i = 0; i < n; ++i) left[i] = combine<op, T>(left[i], right[i]);
+      --depth;
+    };
+    for (int source = 0; source < num_from; source += 4) {
+      const int num = std::min(4, num_from - source);
+      if (scale.before == 1) {
+        leaf_loop<op, false, T>(stack[depth++], from + source, num, begin, n, 1);
+      } else {
+        leaf_loop<op, true, T>(stack[depth++], from + source, num, begin, n, scale.before);
       }
-      A* target = source == 0 ? sum : next;
-      for (size_t i = 0; i < n; ++i) target[i] = load(input, i);
-      if (scales_before) {
-        for (size_t i = 0; i < n; ++i) target[i] = scaled(target[i], scale.before);
-      }
-      if (source > 0) {
-        for (size_t i = 0; i < n; ++i) sum[i] = combine<op, T>(sum[i], next[i]);
-      }
+      const int num_merges = std::countr_one(static_cast<unsigned>(source / 4));
+      for (int merged = 0; merged < num_merges; ++merged) merge();
     }
-    if (scales_after) {
-      for (size_t i = 0; i < n; ++i) sum[i] = scaled(sum[i], scale.after);
+    while (depth > 1) merge();
+    A* const result = stack[0];
+    if (scale.after != 1) {
+      for (size_t i = 0; i < n; ++i) result[i] = scaled(result[i], scale.after);
     }
     for (int destination = 0; destination < num_to; ++destination) {
       T* output = to[destination] + begin;
-      for (size_t i = 0; i < n; ++i) store(output, i, sum[i]);
+      KADRIL_IVDEP
+      for (size_t i = 0; i < n; ++i) store(output, i, result[i]);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "kernels.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -122,6 +123,29 @@ void nan_propagates() {
   }
 }
 
+float total(const std::vector<std::vector<float>>& inputs, size_t low, size_t high) {
+  if (high - low == 1) return inputs[low][0];
+  const size_t middle = low + std::bit_floor(high - low - 1);
+  return total(inputs, low, middle) + total(inputs, middle, high);
+}
+
+// 12 times 0.1 one after the other is 1.2000002 in float32; pairwise it is 1.2, as trees give it.
+void sums_are_pairwise() {
+  for (size_t num_sources = 1; num_sources <= 33; ++num_sources) {
+    std::vector<std::vector<float>> equal(num_sources, {0.1f}), inputs;
+    for (size_t source = 0; source < num_sources; ++source) {
+      inputs.push_back({1.0f / static_cast<float>(3 * source + 1)});
+    }
+    CHECK(reduced(inputs, DType::float32, Op::sum)[0] == total(inputs, 0, num_sources));
+    CHECK(reduced(equal, DType::float32, Op::sum)[0] == total(equal, 0, num_sources));
+    // With a factor for each input, which goes another way through the kernel.
+    const auto half = reduced(inputs, DType::float32, Op::sum, {0.5, 2});
+    CHECK(half[0] == total(inputs, 0, num_sources));
+  }
+  CHECK((reduced<float>(std::vector<std::vector<float>>(12, {0.1f}), DType::float32, Op::sum)[0] ==
+         1.2f));
+}
+
 void halves_accumulate_in_float() {
   // 2048 + 1 + 1 in float16 steps would stay 2048.
   auto half = [](float value) {
@@ -171,6 +195,7 @@ int main() {
   bfloat16_rounds_to_nearest_even();
   integers_wrap_and_scale_in_double();
   nan_propagates();
+  sums_are_pairwise();
   halves_accumulate_in_float();
   memory_may_be_misaligned_and_shared();
   ops_that_make_no_sense_are_known();

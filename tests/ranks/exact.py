@@ -7,7 +7,7 @@ with numpy in 64 bits, apart from the code under test.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ __all__ = [
     "inputs",
     "misaligned",
     "ops_of",
+    "pairwise",
     "reduce_in_order",
     "same",
     "scales_of",
@@ -118,15 +119,27 @@ def as_dtype(values: Values, name: str) -> torch.Tensor:
 def reduce_in_order(given: Sequence[torch.Tensor], scales: tuple[float, float]) -> torch.Tensor:
     """The sum of float tensors as every transport must make it, to the last bit.
 
-    ((x0 + x1) + x2) + ..., 16-bit floats in float32 and rounded once.
+    Pairwise in rank order, 16-bit floats in float32 and rounded once.
     """
     dtype = given[0].dtype
     wide = torch.float32 if dtype.itemsize == 2 else dtype
     prescale, postscale = scales
-    total = given[0].to(wide) * prescale
-    for tensor in given[1:]:
-        total = total + tensor.to(wide) * prescale
+    total = pairwise([tensor.to(wide) * prescale for tensor in given], torch.add)
     return (total * postscale).to(dtype)
+
+
+def pairwise(
+    given: Sequence[torch.Tensor], combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Reduce tensors in the order that `native/kernels.h` defines.
+
+    total(lo, hi) = total(lo, mid) + total(mid, hi), and mid - lo is the largest power of two below
+    hi - lo.
+    """
+    if len(given) == 1:
+        return given[0]
+    middle = 1 << (len(given) - 1).bit_length() - 1
+    return combine(pairwise(given[:middle], combine), pairwise(given[middle:], combine))
 
 
 def same(one: Array, other: Array) -> bool:

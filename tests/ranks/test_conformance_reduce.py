@@ -90,7 +90,7 @@ def test_reduce_scatterv_of_uneven_parts(world: World) -> None:
 
 
 @on_all_transports
-def test_additions_are_made_in_rank_order(world: World) -> None:
+def test_additions_are_made_pairwise_by_rank(world: World) -> None:
     # Sums of random floats round, so their bits tell in which order they were added, and how wide.
     for name in FLOATS:
         for count in (5, 1001, 70_003):

@@ -3,8 +3,8 @@
 A transport is blocking and ordered: every rank of the group makes the same calls in the same order.
 Asynchrony, names in any order and fusion belong to the engine above it. What every transport holds:
 
-1. Reductions add in rank order, ((x0 + x1) + x2) + ..., in float32 for the 16-bit floats and in the
-   element type otherwise. So every rank, every run and every transport gives the same bits.
+1. Reductions add pairwise by rank (see `native/kernels.h`), in float32 for the 16-bit floats and in
+   the element type otherwise. So every rank, every run and every transport gives the same bits.
 2. A call that differs between ranks raises `MismatchError` on all of them, and the next call works.
 3. No call waits for ever: `PeerLost` for a rank that is gone, `Stalled` for one that is late.
 

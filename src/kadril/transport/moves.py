@@ -1,8 +1,8 @@
 """Collectives over anything that can carry bytes; the reduction is ours.
 
 An engine below (gloo, MPI) carries packets and knows nothing of element types. Sums are made by the
-native kernel in rank order, so every transport gives the same bits, for every dtype, whatever the
-engine can add. Each call is a meeting (`meeting.py`), then packets:
+native kernel pairwise by rank, so every transport gives the same bits, for every dtype, whatever
+the engine can add. Each call is a meeting (`meeting.py`), then packets:
 
     bytes             allreduce
     up to 64          they ride along in the meeting
