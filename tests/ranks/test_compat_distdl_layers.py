@@ -517,3 +517,86 @@ def test_what_stands_at_the_end(world: World) -> None:
     assert nothing.item() == 0.0
     x = torch.ones(2, requires_grad=True)
     assert torch.equal(ZeroVolumeCorrectorFunction.apply(x), x)
+
+
+# ---- found by programs written for DistDL ----------------------------------------------------
+
+
+def backward_of(
+    P_world: MPIPartition, P_x: MPICartesianPartition, layer: Any, shape: Sequence[int]
+) -> torch.Tensor:
+    """Run a layer forth and back on a tensor of ones; this worker's input, with its gradient."""
+    x = scattered(P_world, P_x, torch.ones(list(shape), dtype=torch.float64))
+    x = x.float().requires_grad_()
+    y = layer(x)
+    y.backward(torch.ones_like(y))
+    return x
+
+
+@ranks(4)
+def test_gradients_of_parameters_that_are_nothing_here(world: World) -> None:
+    """Programs read `layer.weight.grad` on all workers; where none lives it was None."""
+    P_world = everyone(world)
+    P_x = arranged(P_world, [1, 1, 2, 2])
+    feature = dnn.DistributedFeatureConv2d(P_x, 2, 3, kernel_size=3, padding=1)
+    P_w = arranged(P_world, [2, 1, 1, 2])
+    P_in, P_out = arranged(P_world, [1, 1, 1, 2]), arranged(P_world, [1, 2, 1, 2])
+    general = dnn.DistributedGeneralConv2d(P_in, P_out, P_w, 2, 4, kernel_size=3, padding=1)
+    for layer, P in ((feature, P_x), (general, P_in), (feature.float(), P_x)):
+        layer.zero_grad()
+        backward_of(P_world, P, layer, (1, 2, 6, 6))
+        for parameter in (layer.weight, layer.bias):
+            assert parameter.is_leaf
+            assert parameter.grad is not None
+            assert parameter.grad.shape == parameter.shape
+    assert (feature.weight.grad.numel() > 0) == (world.rank == 0)
+    assert (general.weight.grad.numel() > 0) == general.stores_weight
+    assert "weight" in feature.state_dict()
+    feature.double()
+    assert feature.weight.is_leaf
+    assert feature.weight.dtype == torch.float64
+
+
+@ranks(12)
+def test_twelve_workers_of_a_linear_layer(world: World) -> None:
+    """Inputs that are nothing here have gradients that are nothing; sums are those of a tree."""
+    P_world = everyone(world)
+    P_x = arranged(P_world, [1, 4], range(4, 8))
+    P_y = arranged(P_world, [1, 3], range(3))
+    P_w = arranged(P_world, [3, 4], range(12))
+    layer = dnn.DistributedLinear(P_x, P_y, P_w, 12, 6)
+    x = backward_of(P_world, P_x, layer, (1, 12))
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert layer.sublinear.weight.grad is not None
+    if P_w.index[-1] == 0:
+        assert torch.equal(layer.sublinear.bias.grad, torch.ones(2))
+    P_all = arranged(P_world, [12])
+    tenths = dnn.AllSumReduce(P_all, axes_reduce=(0,))(torch.full((1,), 0.1))
+    assert torch.equal(tenths, torch.full((1,), 1.2))
+
+
+@ranks(4)
+def test_overlaps_of_a_repartition(world: World) -> None:
+    """Programs look at who gets what; where nothing changes all are self-copies."""
+    P_world = everyone(world)
+    rows, columns = arranged(P_world, [2, 1], [1, 2]), arranged(P_world, [1, 2], [2, 3])
+    layer = dnn.Repartition(rows, columns)
+    assert layer.P_x_to_y_overlaps == []
+    layer(scattered(P_world, rows, whole((5, 4))))
+    top = (slice(0, 3), slice(0, 2)), (3, 2)
+    # The workers of both are ranks 1, 2 and 3, in this order.
+    expected: dict[int, tuple[list[Any], list[Any]]] = {
+        0: ([], []),
+        1: ([(*top, 1), ((slice(0, 3), slice(2, 4)), (3, 2), 2)], []),
+        2: (
+            [((slice(0, 2), slice(0, 2)), (2, 2), "self"), ((slice(0, 2), slice(2, 4)), (2, 2), 2)],
+            [(*top, 0), ((slice(3, 5), slice(0, 2)), (2, 2), "self")],
+        ),
+        3: ([], [(*top, 0), ((slice(3, 5), slice(0, 2)), (2, 2), 1)]),
+    }
+    assert (layer.P_x_to_y_overlaps, layer.P_y_to_x_overlaps) == expected[world.rank]
+    same = dnn.Repartition(rows, rows)
+    same(scattered(P_world, rows, whole((5, 4))))
+    partners = {partner for _, _, partner in same.P_x_to_y_overlaps + same.P_y_to_x_overlaps}
+    assert partners == ({"self", None} if rows.active else set())

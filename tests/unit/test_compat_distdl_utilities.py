@@ -266,3 +266,35 @@ def test_a_part_is_interpolated_as_the_whole() -> None:
     )
     # Products of two weights, in another order.
     torch.testing.assert_close(part(x[:, :, 2:]), whole[:, :, 6:], rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("num_dims", [1, 2, 3])
+def test_interpolation_of_a_part_clamps_to_what_it_has(
+    mode: str, align_corners: bool, num_dims: int
+) -> None:
+    """Outputs beyond the window of the input raised IndexError; its border stands for them."""
+    sizes, starts, stops = [7, 13, 17][:num_dims], [2, 4, 9][:num_dims], [7, 10, 12][:num_dims]
+    out_sizes = [11, 20, 24][:num_dims]
+    layer = dnn.Interpolate(
+        [0, 0, *starts],
+        [1, 2, *stops],
+        [1, 2, *sizes],
+        [0] * (num_dims + 2),
+        [1, 2, *out_sizes],
+        [1, 2, *out_sizes],
+        mode=mode,
+        align_corners=align_corners and mode == "linear",
+    )
+    x = torch.ones(
+        [1, 2, *(b - a for a, b in zip(starts, stops, strict=True))], dtype=torch.float64
+    )
+    x.requires_grad_()
+    y = layer(x)
+    assert torch.equal(y, torch.ones([1, 2, *out_sizes], dtype=torch.float64))
+    y.sum().backward()
+    assert x.grad is not None
+    # The adjoint of interpolating: each output hands on a share of 1 in all; a sum of at most
+    # 2 * 11 * 20 * 24 numbers rounds by less than 2**14 eps of its size.
+    assert abs(float(x.grad.sum()) - y.numel()) <= 2.0 ** (14 - 53) * y.numel()

@@ -65,7 +65,10 @@ def repartition(
 class Repartitioner:
     """A repartition that is done again and again.
 
-    Args and errors as of `repartition`; making one is collective over the world.
+    For arguments and errors see `repartition`; making one is collective over the world.
+
+    Attributes:
+        structure: of the tensor that was moved last; None before, and on ranks that have no part.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Repartitioner:
         self.P_y = P_y
         self.sizes = sizes
         self.what = what
+        self.structure: Structure | None = None
         self.union = union_of(P_x, P_y)
         self._mover = Mover(self.union, P_x, self._plan, what, preserve_batch=preserve_batch)
 
@@ -94,7 +98,8 @@ class Repartitioner:
         """Move the blocks."""
         if not self.union.active:
             return nothing_of(x, self.union, self.what)
-        return self._mover(x)[0]
+        y, self.structure = self._mover(x)
+        return y
 
     def _plan(self, structure: Structure) -> Moves:
         blocks = structure.blocks(self.what)

@@ -13,7 +13,7 @@ from kadril.partition import Partition
 
 from ..backends.mpi.buffer import checked_manager
 from .mixins import ConvMixin, HaloMixin
-from .module import Module
+from .stored import Storing
 from .window import CONVOLUTIONS, Window, as_tuple, window_exchanger
 
 __all__ = ["ConvModule"]
@@ -21,7 +21,7 @@ __all__ = ["ConvModule"]
 TORCH_LAYERS = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
 
 
-class ConvModule(Module, HaloMixin, ConvMixin):
+class ConvModule(Storing, HaloMixin, ConvMixin):
     """A convolution with settings as torch has them.
 
     Attributes:

@@ -59,16 +59,17 @@ class Grid(NamedTuple):
         return Interval(int(positions[0]), last + 1)
 
     def interpolate(self, x: torch.Tensor, dim: int, start: int, outputs: Interval) -> torch.Tensor:
-        """Outputs, from the inputs from `start` on."""
+        """Outputs, from the inputs from `start` on; the outermost ones stand for all beyond."""
         positions = self.positions(outputs)
         before = positions.floor().long()
-        low = x.index_select(dim, before - start)
+        last = x.shape[dim] - 1
+        low = x.index_select(dim, (before - start).clamp(0, last))
         if self.mode == "nearest":
             return low
         after = (before + 1).clamp(max=self.size - 1)
         shape = [-1 if each == dim else 1 for each in range(x.dim())]
         share = (positions - before).to(x.dtype).view(shape)
-        return low * (1 - share) + x.index_select(dim, after - start) * share
+        return low * (1 - share) + x.index_select(dim, (after - start).clamp(0, last)) * share
 
 
 def check_mode(mode: str) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import torch
 
 from kadril import ops
+from kadril.partition import balanced_intervals
 
 from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.meeting import meet
 from ..backends.mpi.partition import MPIPartition
+from ..utilities.slicing import compute_nd_slice_shape, range_index
+from ..utilities.tensor_decomposition import compute_subtensor_intersection_slice
 from .module import Module
 from .nothing import without_elements
 
 __all__ = ["Repartition"]
+
+Overlap: TypeAlias = tuple[tuple[slice, ...] | None, Any, int | str | None]
 
 
 class Repartition(Module):
@@ -23,6 +30,12 @@ class Repartition(Module):
         P_y: where it goes.
         preserve_batch: whether a worker that gets nothing returns a tensor of shape (b, 0) or (0,).
         buffer_manager: not needed here.
+
+    Attributes:
+        P_x_to_y_overlaps: what this worker gives, once it was called: for each worker of `P_y`, the
+            slices of its block, their shape, and the worker's rank among all of both partitions, or
+            "self"; three times None for a worker that gets nothing.
+        P_y_to_x_overlaps: the same of what it gets, for each worker of `P_x`.
 
     Raises:
         ValueError: the partitions have different numbers of axes.
@@ -43,6 +56,48 @@ class Repartition(Module):
         self._move: ops.Repartitioner | None = None
         if met is not None:
             self._move = ops.Repartitioner(met[0], met[1], preserve_batch=preserve_batch)
+
+    @property
+    def P_x_to_y_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
+        """What this worker gives; see the class."""
+        return self._overlaps_of(self.P_x, self.P_y)
+
+    @property
+    def P_y_to_x_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
+        """What this worker gets; see the class."""
+        return self._overlaps_of(self.P_y, self.P_x)
+
+    def _overlaps_of(self, P_mine: MPIPartition, P_theirs: MPIPartition) -> list[Overlap]:
+        """What this worker's block on one partition has of each block on the other."""
+        move = self._move
+        if move is None or move.structure is None or not P_mine.active:
+            return []
+        x_blocks = move.structure.blocks(move.what)
+        y_blocks = [
+            balanced_intervals(have[-1].stop, length)
+            for have, length in zip(x_blocks, move.P_y.shape, strict=True)
+        ]
+        mine, theirs = (x_blocks, y_blocks) if P_mine is self.P_x else (y_blocks, x_blocks)
+        # As DistDL numbers the workers of both: those of P_x come first.
+        union = list(dict.fromkeys([*move.P_x.ranks, *move.P_y.ranks]))
+        ranks = (move.P_y if P_mine is self.P_x else move.P_x).ranks
+        my_box = [each[position] for each, position in zip(mine, P_mine.index, strict=True)]
+        found: list[Overlap] = []
+        for rank, index in zip(ranks, range_index(P_theirs.shape), strict=True):
+            box = [each[position] for each, position in zip(theirs, index, strict=True)]
+            slices = compute_subtensor_intersection_slice(
+                [each.start for each in my_box],
+                [each.stop for each in my_box],
+                [each.start for each in box],
+                [each.stop for each in box],
+            )
+            if slices is None:
+                found.append((None, None, None))
+                continue
+            is_self = P_theirs.active and tuple(P_theirs.index) == tuple(index)
+            shape = compute_nd_slice_shape(slices)
+            found.append((slices, shape, "self" if is_self else union.index(rank)))
+        return found
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """y_r[i] = x[i] for all i in the block of worker r of `P_y`."""
