@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from kadril.errors import ConfigError
 from kadril.world import slurm
 from kadril.world.identity import LAUNCHERS, Identity, find_identity
+from kadril.world.process_group import Member
 
 FILE = "/run/kadril-x/secret"
 
@@ -227,8 +226,10 @@ ALONE = {
     },
     "an indexed job that wants no world": {"JOB_COMPLETION_INDEX": "3"},
     "only an address": {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
-    "a rank without a size": {"OMPI_COMM_WORLD_RANK": "0"},
     "someone else's RANK": {"RANK": "captain"},
+    "one rank, as scripts ask for it": {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+    "only a size of one": {"WORLD_SIZE": "1"},
+    "a place on the host that says nothing of others": {"LOCAL_RANK": "0"},
 }
 
 
@@ -238,21 +239,124 @@ def test_not_a_rank(name: str) -> None:
     assert (identity.source, identity.rank, identity.size) == ("no launcher", 0, 1)
 
 
-def test_half_a_torchrun_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Ranks that each believe to be alone train four models instead of one."""
-    with caplog.at_level(logging.WARNING, logger="kadril"):
-        identity = find_identity({"RANK": "1", "WORLD_SIZE": "4"})
-    assert identity.size == 1
-    assert "RANK=1 and WORLD_SIZE=4 are set, MASTER_ADDR is not" in caplog.text
+# Ranks that each believe to be alone train four models instead of one: what shows that there are
+# others, and not how to meet them, is refused with the variables by name.
+OTHERS = {
+    "no address": (
+        {"RANK": "1", "WORLD_SIZE": "4"},
+        "RANK=1, WORLD_SIZE=4; not set: MASTER_ADDR (variables of torchrun). To meet them, set"
+        " RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+    ),
+    "a rank without a size": ({"RANK": "0"}, "RANK=0; not set: WORLD_SIZE, MASTER_ADDR"),
+    "a size without a rank": (
+        {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        "WORLD_SIZE=2, MASTER_ADDR=a; not set: RANK",
+    ),
+    "a rank beyond its size": ({"RANK": "3", "WORLD_SIZE": "1"}, "RANK=3, WORLD_SIZE=1"),
+    "a place on the host": ({"LOCAL_RANK": "1"}, "LOCAL_RANK=1; not set: LOCAL_WORLD_SIZE, RANK"),
+    "several on the host": ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE=2"),
+    "horovodrun, whose server is no place for kadril": (
+        HOROVODRUN,
+        "HOROVOD_RANK=1, HOROVOD_SIZE=2; not set: MASTER_ADDR (variables of horovodrun). To meet"
+        " them, start the ranks with `kadril run`",
+    ),
+    "half of Open MPI": ({"OMPI_COMM_WORLD_RANK": "0"}, "not set: OMPI_COMM_WORLD_SIZE"),
+    "half of MPICH": ({"PMI_SIZE": "2"}, "PMI_SIZE=2; not set: PMI_RANK"),
+    "half of MVAPICH": ({"MV2_COMM_WORLD_RANK": "1"}, "start the ranks with mpirun"),
+    "half of kadril run": ({"KADRIL_RANK": "1"}, "KADRIL_RANK=1; not set: KADRIL_SIZE"),
+    "a task of Slurm in a container that dropped its step": (
+        {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+        "SLURM_PROCID=1, SLURM_NTASKS=2; not set: SLURM_STEP_ID, SLURM_STEP_NUM_TASKS",
+    ),
+    "task 0 of the same": (
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+        "start the ranks with srun",
+    ),
+}
 
 
-def test_horovodrun_alone_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """The real horovodrun started us, and its server is no place where kadril could meet."""
-    with caplog.at_level(logging.WARNING, logger="kadril"):
-        identity = find_identity(HOROVODRUN)
-    assert identity.size == 1
-    assert "HOROVOD_RANK=1 and HOROVOD_SIZE=2 are set" in caplog.text
-    assert "kadril run" in caplog.text
+@pytest.mark.parametrize("name", OTHERS)
+def test_signs_of_others(name: str) -> None:
+    environment, words = OTHERS[name]
+    with pytest.raises(ConfigError) as caught:
+        find_identity(environment)
+    assert words in str(caught.value)
+    assert "kadril.init(rank=0, size=1)" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_process_group_of_torch_knows_better_than_half_told_variables(name: str) -> None:
+    adopted = find_identity(OTHERS[name][0], member=Member(1, 2))
+    assert adopted == Identity("torch.distributed", 1, 2, rendezvous="torch", job="torch")
+    alone = find_identity(OTHERS[name][0], member=Member(0, 1))
+    assert (alone.source, alone.size, alone.rendezvous) == ("torch.distributed", 1, "")
+
+
+# A process group of several ranks beside a launcher: both must tell the same.
+
+
+def place(environment: dict[str, str]) -> Member | None:
+    """The place that a launcher gives to a process, as a process group has it."""
+    identity = find_identity(environment)
+    return None if identity.size is None else Member(identity.rank, identity.size)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launcher_that_agrees_with_torch_keeps_its_place(name: str) -> None:
+    environment, expected = CASES[name]
+    identity = find_identity(environment, member=place(environment) or Member(7, 9))
+    found = (identity.source, identity.rank, identity.size, identity.rendezvous, identity.job)
+    wanted = (expected.source, expected.rank, expected.size, expected.rendezvous, expected.job)
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launcher_that_contradicts_torch(name: str) -> None:
+    environment, expected = CASES[name]
+    member = Member(expected.rank + 1, (expected.size or 8) + 1)
+    if expected.size == 1:  # mp.spawn in a process that was launched alone
+        assert find_identity(environment, member=member).source == "torch.distributed"
+        return
+    with pytest.raises(ConfigError) as caught:
+        find_identity(environment, member=member)
+    for words in (
+        f"{expected.source} says rank {expected.rank} of",
+        f"torch.distributed is initialized as rank {member.rank} of {member.size}",
+        "kadril.init(rendezvous='torch')",
+    ):
+        assert words in str(caught.value)
+    assert find_identity(environment, member=member, rendezvous="torch") == Identity(
+        "torch.distributed",
+        member.rank,
+        member.size,
+        rendezvous="torch",
+        job="torch",
+        secret_file=expected.secret_file,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_process_group_of_one_says_nothing_about_others(name: str) -> None:
+    environment, expected = CASES[name]
+    assert find_identity(environment, member=Member(0, 1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "rendezvous", "fallback"),
+    [
+        ({**TORCHRUN, "MASTER_PORT": None}, "torch", "torch"),
+        ({**SLURM_STEP, "SLURM_STEP_NODELIST": None, "SLURM_JOB_NODELIST": None}, "torch", "torch"),
+        (MPICH, "mpi", "torch"),
+    ],
+)
+def test_the_store_of_torch_where_the_launcher_names_no_place(
+    environment: dict[str, str | None], rendezvous: str, fallback: str
+) -> None:
+    told = {name: value for name, value in environment.items() if value is not None}
+    members = {"RANK": Member(2, 4), "PMI_RANK": Member(5, 6), "SLURM_PROCID": Member(4, 6)}
+    (member,) = [each for name, each in members.items() if name in told]
+    identity = find_identity(told, member=member)
+    assert (identity.rendezvous, identity.fallback) == (rendezvous, fallback)
 
 
 WRONG = {
@@ -315,6 +419,18 @@ def test_arguments_win_over_every_launcher() -> None:
 def test_arguments_take_the_address_of_the_environment() -> None:
     identity = find_identity({"MASTER_ADDR": "a", "MASTER_PORT": "1"}, rank=1, size=2)
     assert identity.rendezvous == "tcp:a:1"
+
+
+def test_arguments_meet_at_the_store_of_torch() -> None:
+    identity = find_identity({}, member=Member(1, 2), rank=1, size=2)
+    assert identity.rendezvous == "torch"
+    for member in (None, Member(0, 2)):
+        with pytest.raises(ConfigError, match=r"where are the 2 ranks to meet"):
+            find_identity({}, member=member, rank=1, size=2)
+        with pytest.raises(ConfigError, match=r"Leave rank and size out"):
+            find_identity({}, member=member, rank=1, size=2, rendezvous="torch")
+    with pytest.raises(ConfigError, match=r"not initialized"):
+        find_identity({}, rendezvous="torch")
 
 
 def test_a_world_of_one_needs_no_address() -> None:

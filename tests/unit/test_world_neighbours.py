@@ -43,7 +43,7 @@ def meet(hubs: list[Hub], cards: list[Card]) -> list[Outcome]:
     return [
         Outcome(
             lambda h=hub: meet_neighbours(
-                HubBootstrap(h, prefix="x", timeout=20), cards, job="job", generation=0, timeout=20
+                HubBootstrap(h, job="job", generation=0, timeout=20), cards, timeout=20
             )
         )
         for hub in hubs

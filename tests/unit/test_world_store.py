@@ -47,7 +47,7 @@ def open_rank(port: int, rank: int, size: int, **changes: Any) -> StoreBootstrap
         "timeout": 20.0,
         **changes,
     }
-    return StoreBootstrap("127.0.0.1", port, rank, size, **options)
+    return StoreBootstrap.at_address("127.0.0.1", port, rank, size, **options)
 
 
 def open_ranks(port: int, size: int, **changes: Any) -> list[StoreBootstrap]:

@@ -14,11 +14,11 @@ def main(path: str, secret: str, rank: int, size: int) -> None:
     with Hub.open(
         path, bytes.fromhex(secret), rank, size, job="job", generation=0, timeout=20
     ) as hub:
-        bootstrap = HubBootstrap(hub, prefix="x", timeout=20)
+        bootstrap = HubBootstrap(hub, job="job", generation=0, timeout=20)
         # All ranks have the card of rank 0, as clones of one virtual machine would.
         card = Card.unpack(bootstrap.exchange(Card.mine().pack())[0], 0)
         cards = [card] * size
-        layout, mine = meet_neighbours(bootstrap, cards, job="job", generation=0, timeout=20)
+        layout, mine = meet_neighbours(bootstrap, cards, timeout=20)
         with mine:
             sys.stdout.write(f"{layout.hosts} {mine.rank} {mine.size}\n")
 

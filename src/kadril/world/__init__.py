@@ -2,7 +2,8 @@
 
     session      init(), shutdown(), and questions to the one world of this process
     world        a world: all ranks of a job with a transport between them
-    identity     rank, size and meeting place by each launcher's variables; slurm
+    identity     rank, size and meeting place: by a launcher (launchers, slurm), or by the
+                 process group of torch.distributed (process_group)
     bootstrap/   exchange of small blobs between all ranks: over a hub, torch's store, or MPI
     card         what tells whether two ranks share a host
     neighbours   the proof of it

@@ -4,27 +4,32 @@ The first of these that applies, so that the nearest launcher wins: mpirun insid
 sets the variables of both, and so does torchrun inside an `srun`.
 
     explicit arguments of init() > kadril run > torchrun > Open MPI > MPICH, Intel MPI > MVAPICH >
-    PMIx > horovodrun > Slurm step > Kubernetes indexed job > alone
+    PMIx > horovodrun > Slurm step > Kubernetes indexed job > torch.distributed > alone
 
 horovodrun tells its processes who they are, and not where they could meet without Horovod: it
 counts only with MASTER_ADDR and MASTER_PORT beside it.
 
+A process group that the program has made with torch.distributed must agree with the launcher. One
+of several ranks wins over a launcher that started this process alone, which then started the
+others itself; and a group of one says nothing about others.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import re
 from collections.abc import Mapping
 
 from kadril.errors import ConfigError
 from kadril.world import slurm
+from kadril.world.launchers import LAUNCHERS, Launcher, check_alone, find_launcher
+from kadril.world.process_group import Member, find_member
 
-__all__ = ["LAUNCHERS", "Identity", "Launcher", "find_identity"]
+__all__ = ["LAUNCHERS", "TORCH", "Identity", "Launcher", "find_identity"]
 
-logger = logging.getLogger("kadril")
+# The rendezvous at the store of torch.distributed.
+TORCH = "torch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +40,10 @@ class Identity:
         source: who told: "kadril run", "torchrun", "Open MPI", ...
         rank: of this process in the world.
         size: number of ranks; None where only MPI itself knows.
-        rendezvous: where to meet: "unix:<path>", "tcp:<host>:<port>", "mpi", or nothing for a world
-            of one.
-        fallback: where to meet if `rendezvous` is "mpi" and mpi4py is not installed.
+        rendezvous: where to meet: "unix:<path>", "tcp:<host>:<port>", "mpi", "torch" for the store
+            of torch.distributed, or nothing for a world of one.
+        fallback: where to meet if `rendezvous` is "mpi" and mpi4py is not installed, or if the
+            launcher names no place.
         job: name of the job, not secret.
         generation: of the first `init()` of this process.
         secret_file: file with the job's secret, or nothing.
@@ -66,38 +72,10 @@ class Identity:
             raise ConfigError(f"KADRIL_GENERATION must not be negative, got {self.generation}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Launcher:
-    """The variables by which a launcher tells a process who it is."""
-
-    name: str
-    rank: str
-    size: str | None
-    needs: tuple[str, ...] = ()
-    is_mpi: bool = False
-
-    def is_here(self, environment: Mapping[str, str]) -> bool:
-        """Whether this launcher started the process."""
-        size = () if self.size is None else (self.size,)
-        return all(name in environment for name in (self.rank, *size, *self.needs))
-
-
-LAUNCHERS = (
-    Launcher("kadril run", "KADRIL_RANK", "KADRIL_SIZE"),
-    Launcher("torchrun", "RANK", "WORLD_SIZE", needs=("MASTER_ADDR",)),
-    Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", is_mpi=True),
-    Launcher("MPICH", "PMI_RANK", "PMI_SIZE", is_mpi=True),
-    Launcher("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_mpi=True),
-    Launcher("PMIx", "PMIX_RANK", None, is_mpi=True),
-    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", needs=("MASTER_ADDR",)),
-    Launcher("Slurm", "SLURM_PROCID", None),
-    Launcher("Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", needs=("MASTER_ADDR",)),
-)
-
-
 def find_identity(
     environment: Mapping[str, str] | None = None,
     *,
+    member: Member | None = None,
     rank: int | None = None,
     size: int | None = None,
     rendezvous: str | None = None,
@@ -106,25 +84,92 @@ def find_identity(
 ) -> Identity:
     """Find out who this process is; explicit arguments win over every launcher.
 
+    Args:
+        environment: variables to look at; where None, those of this process, and the process group
+            that it has made with torch.distributed.
+        member: place in such a group, where `environment` is given.
+        rank: see `kadril.init`, as for all that follow.
+        size: number of ranks.
+        rendezvous: where they meet.
+        job: its name.
+        secret_file: file with its secret.
+
     Raises:
-        ConfigError: a launcher's variable cannot be read, or the arguments do not go together.
+        ConfigError: a launcher's variable cannot be read, the arguments do not go together, the
+            launcher and torch.distributed contradict each other, or there are signs of other ranks
+            and no way to meet them.
     """
-    environment = os.environ if environment is None else environment
+    if environment is None:
+        environment, member = os.environ, find_member()
     if rank is not None or size is not None:
-        return explicit(environment, rank, size, rendezvous, job, secret_file)
+        return explicit(environment, member, rank, size, rendezvous, job, secret_file)
+    if rendezvous == TORCH and job is None:
+        return by_torch(environment, member, secret_file)
     if rendezvous is not None or job is not None or secret_file is not None:
         raise ConfigError("rendezvous, job and secret_file go with rank and size; give these too")
-    for launcher in LAUNCHERS:
-        if launcher.name == "Slurm" and not slurm.is_step(environment):
-            continue
-        if launcher.is_here(environment):
-            return identity_by(launcher, environment)
-    warn_if_half_told(environment)
+    launcher = find_launcher(environment)
+    others = member if member is not None and member.size > 1 else None
+    if launcher is not None and (others is None or agrees(launcher, environment, others)):
+        return identity_by(launcher, environment, fallback="" if others is None else TORCH)
+    if member is not None:
+        return by_torch(environment, member, None)
+    check_alone(environment)
     return Identity("no launcher", 0, 1, job=f"alone-{os.getpid()}")
+
+
+def agrees(launcher: Launcher, environment: Mapping[str, str], member: Member) -> bool:
+    """Whether a launcher and a group of several ranks tell the same.
+
+    Returns:
+        False where the launcher started this process alone: the others were started later.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    rank, size = told_by(launcher, environment)
+    if size == 1:
+        return False
+    if rank != member.rank or size not in (None, member.size):
+        number = "an unknown number" if size is None else size
+        raise ConfigError(
+            f"who is this process? {launcher.name} says rank {rank} of {number}"
+            f" ({launcher.rank}={environment[launcher.rank]}), and torch.distributed is initialized"
+            f" as rank {member.rank} of {member.size}. Give both the same ranks; or take those of"
+            f" torch.distributed by kadril.init(rendezvous='{TORCH}')"
+        )
+    return True
+
+
+def told_by(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, int | None]:
+    """Rank and size as a launcher tells them."""
+    rank = read_int(environment, launcher.rank)
+    if launcher.name == "Slurm":
+        return rank, int(slurm.number_of_tasks(environment))
+    return rank, None if launcher.size is None else read_int(environment, launcher.size)
+
+
+def by_torch(
+    environment: Mapping[str, str], member: Member | None, secret_file: str | None
+) -> Identity:
+    """The identity that the default process group of torch.distributed gives."""
+    if member is None:
+        raise ConfigError(
+            f"rendezvous='{TORCH}' is the store of torch.distributed, which is not initialized."
+            " Call torch.distributed.init_process_group() first"
+        )
+    return Identity(
+        "torch.distributed",
+        member.rank,
+        member.size,
+        rendezvous=TORCH if member.size > 1 else "",
+        job=TORCH if member.size > 1 else f"alone-{os.getpid()}",
+        secret_file=secret_file or environment.get("KADRIL_SECRET_FILE", ""),
+    )
 
 
 def explicit(
     environment: Mapping[str, str],
+    member: Member | None,
     rank: int | None,
     size: int | None,
     rendezvous: str | None,
@@ -135,11 +180,18 @@ def explicit(
     if rank is None or size is None:
         raise ConfigError("rank and size go together: give both, or neither")
     if size > 1 and rendezvous is None:
-        rendezvous = master(environment)
+        is_same = member == Member(rank, size)
+        rendezvous = master(environment) or (TORCH if is_same else None)
     if size > 1 and not rendezvous:
         raise ConfigError(
             f"where are the {size} ranks to meet? Give rendezvous='unix:<path>' or"
             " 'tcp:<host>:<port>', or set MASTER_ADDR and MASTER_PORT"
+        )
+    if rendezvous == TORCH and size > 1 and member != Member(rank, size):
+        found = "not initialized" if member is None else f"rank {member.rank} of {member.size}"
+        raise ConfigError(
+            f"kadril.init(rank={rank}, size={size}, rendezvous='{TORCH}') meets at the store of"
+            f" torch.distributed, which is {found}. Leave rank and size out to take them from there"
         )
     return Identity(
         "arguments of init()",
@@ -152,14 +204,16 @@ def explicit(
     )
 
 
-def identity_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
+def identity_by(
+    launcher: Launcher, environment: Mapping[str, str], *, fallback: str = ""
+) -> Identity:
     """The identity that one launcher gives."""
-    rank = read_int(environment, launcher.rank)
-    size = None if launcher.size is None else read_int(environment, launcher.size)
+    rank, size = told_by(launcher, environment)
     base = Identity(
         launcher.name,
         rank,
         size,
+        fallback=fallback,
         generation=read_int(environment, "KADRIL_GENERATION", 0),
         secret_file=environment.get("KADRIL_SECRET_FILE", ""),
     )
@@ -191,7 +245,7 @@ def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
 
 def by_torchrun(base: Identity, environment: Mapping[str, str]) -> Identity:
     """Torchrun, and every launcher that sets the same variables, names the address of a store."""
-    rendezvous = master(environment)
+    rendezvous = master(environment) or base.fallback
     if not rendezvous and base.size != 1:
         raise ConfigError(
             f"{base.source} set MASTER_ADDR and not MASTER_PORT; set it to a free port of rank 0's"
@@ -210,7 +264,7 @@ def by_torchrun(base: Identity, environment: Mapping[str, str]) -> Identity:
 
 def by_mpi(base: Identity, environment: Mapping[str, str]) -> Identity:
     """An MPI launcher: MPI itself is the meeting place."""
-    fallback = master(environment)
+    fallback = master(environment) or base.fallback
     job = f"mpi-{environment.get('PMIX_NAMESPACE', '')}"
     if slurm.is_step(environment) and read_int(environment, "SLURM_PROCID") == base.rank:
         # srun speaks PMI to its tasks whether or not they use MPI, so Slurm's own word is as good.
@@ -224,7 +278,8 @@ def by_mpi(base: Identity, environment: Mapping[str, str]) -> Identity:
 def by_slurm(base: Identity, environment: Mapping[str, str]) -> Identity:
     """A task of `srun`: rank 0's host is the first of the step."""
     address = slurm.store_address(environment)
-    rendezvous = master(environment) or (f"tcp:{address[0]}:{address[1]}" if address else "")
+    place = f"tcp:{address[0]}:{address[1]}" if address else base.fallback
+    rendezvous = master(environment) or place
     if not rendezvous:
         raise ConfigError(
             "Slurm does not say which hosts this step runs on (SLURM_STEP_NODELIST);"
@@ -258,18 +313,3 @@ def read_int(environment: Mapping[str, str], name: str, default: int | None = No
 def key_part(text: str) -> str:
     """A name as part of a store's key: no separators, no blanks, no control characters."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:128]
-
-
-def warn_if_half_told(environment: Mapping[str, str]) -> None:
-    """A rank and a size without MASTER_ADDR: somebody meant a world, and would get one rank."""
-    for rank, size in (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE")):
-        if rank in environment and environment.get(size, "1") != "1":
-            hint = "; start the ranks with `kadril run`" if rank == "HOROVOD_RANK" else ""
-            logger.warning(
-                "%s=%s and %s=%s are set, MASTER_ADDR is not: this process is taken as alone%s",
-                rank,
-                environment[rank],
-                size,
-                environment[size],
-                hint,
-            )

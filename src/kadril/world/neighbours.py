@@ -37,7 +37,7 @@ SEEN, UNSEEN = b"seen", b"unseen"
 
 
 def meet_neighbours(
-    bootstrap: Bootstrap, cards: list[Card], *, job: str, generation: int, timeout: float
+    bootstrap: Bootstrap, cards: list[Card], *, timeout: float
 ) -> tuple[Layout, Hub]:
     """Find out which ranks share a host, and open a hub for those of this one; collective.
 
@@ -53,7 +53,7 @@ def meet_neighbours(
             secret, seen = _look(bootstrap, neighbours[0], offer)
             if all(seen):
                 path = str(offer["socket"])
-                hub = _join(bootstrap, neighbours, secret, path, job, generation, timeout)
+                hub = _join(bootstrap, neighbours, secret, path, timeout)
                 return layout, hub
         # Whoever did not see its leader's directory is parted from those who did.
         logger.info("ranks with equal cards do not see the same files: they are on different hosts")
@@ -124,8 +124,6 @@ def _join(
     neighbours: tuple[int, ...],
     secret: bytes,
     path: str,
-    job: str,
-    generation: int,
     timeout: float,
 ) -> Hub:
     """Step 4, on every host at once."""
@@ -138,8 +136,8 @@ def _join(
                 secret or bytes(32),  # without neighbours there is nobody to prove anything to
                 neighbours.index(bootstrap.rank),
                 len(neighbours),
-                job=job,
-                generation=generation,
+                job=bootstrap.job,
+                generation=bootstrap.generation,
                 timeout=timeout,
             )
         )

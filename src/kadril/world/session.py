@@ -16,6 +16,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kadril.config import Config
@@ -25,10 +26,12 @@ from kadril.errors import (
     ForkedError,
     KadrilError,
     NotInitializedError,
+    StateError,
 )
 from kadril.world.heap import keep_heap
 from kadril.world.identity import Identity, find_identity
 from kadril.world.logs import set_up_logging
+from kadril.world.process_group import find_member, is_inherited
 from kadril.world.world import World, open_world
 
 if TYPE_CHECKING:
@@ -93,14 +96,16 @@ def init(
     """Meet the other ranks; collective.
 
     Who this process is comes from the arguments, or else from the launcher: `kadril run`, torchrun,
-    mpirun, srun; without any of them it is a world of one. Called again with equal options it gives
-    the same world.
+    mpirun, srun; or else from torch.distributed, if `init_process_group()` was called before.
+    Without any of them it is a world of one; where the environment shows other ranks that cannot be
+    met, it is an error. Called again with equal options it gives the same world.
 
     Args:
         rank: of this process; with `size`, instead of a launcher's word.
         size: number of ranks.
         rendezvous: where ranks that were given explicitly meet: "unix:<path>" or
-            "tcp:<host>:<port>".
+            "tcp:<host>:<port>". "torch" stands for the store of torch.distributed; rank and size
+            are those of its default process group then, and need not be given.
         job: name of the job, for ranks that were given explicitly.
         secret_file: file with the job's 32-byte secret, for ranks that were given explicitly.
         config: all options at once; otherwise those of the environment.
@@ -108,7 +113,8 @@ def init(
 
     Raises:
         RendezvousError: a rank did not come, or does not fit to the others.
-        ConfigError: an option, or a launcher's variable, makes no sense.
+        ConfigError: an option, or a launcher's variable, makes no sense; or there are signs of
+            other ranks and no way to meet them.
         AlreadyInitializedError: called again with other options.
         ForkedError: called in a child made by fork of a rank.
         TypeError: an option that does not exist, or `config` together with options.
@@ -120,12 +126,22 @@ def init(
         if _session.is_lent and _session.world is not None:
             return _session.world
         config = Config.from_environment(**options) if config is None else config
-        identity = find_identity(
-            rank=rank, size=size, rendezvous=rendezvous, job=job, secret_file=secret_file
+        is_asked = any(each is not None for each in (rank, size, rendezvous, job, secret_file))
+        find = partial(
+            find_identity,
+            rank=rank,
+            size=size,
+            rendezvous=rendezvous,
+            job=job,
+            secret_file=secret_file,
         )
         if _session.world is not None and not _session.world.is_closed:
-            check_equal(_session.world, config, identity)
+            check_equal(_session.world, config, find() if is_asked else None)
+            check_still_alone(_session.world)
             return _session.world
+        if rank is None:
+            check_own_group()
+        identity = find()
         set_up_logging(config)
         if config.keep_heap:
             keep_heap()
@@ -187,7 +203,34 @@ def check_not_forked(operation: str) -> None:
         )
 
 
-def check_equal(world: World, config: Config, identity: Identity) -> None:
+def check_own_group() -> None:
+    """Raise `ForkedError` where the process group of torch.distributed is the parent's."""
+    if is_inherited():
+        raise ForkedError(
+            f"init() in process {os.getpid()}, made by fork of a process in which torch.distributed"
+            " was initialized. A child is not a rank: call kadril in the parent, start the child"
+            " with multiprocessing's 'spawn', or give it a process group of its own"
+        )
+
+
+def check_still_alone(world: World) -> None:
+    """Raise where torch.distributed was initialized after `init()` had found nobody else.
+
+    Raises:
+        StateError: there are other ranks, and this world has one.
+    """
+    if world.source != "no launcher":
+        return
+    member = find_member()
+    if member is not None and member.size > 1:
+        raise StateError(
+            f"kadril has a world of one, and torch.distributed is initialized as rank {member.rank}"
+            f" of {member.size}: kadril.init() came before init_process_group(). Call"
+            " init_process_group() first; or kadril.shutdown(), and kadril.init() again"
+        )
+
+
+def check_equal(world: World, config: Config, identity: Identity | None) -> None:
     """Raise `AlreadyInitializedError` where `init()` asks for another world than there is."""
     differences = [
         f"{field.name} is {getattr(world.config, field.name)!r}, asked for"
@@ -195,8 +238,9 @@ def check_equal(world: World, config: Config, identity: Identity) -> None:
         for field in dataclasses.fields(config)
         if getattr(world.config, field.name) != getattr(config, field.name)
     ]
-    if _session.identity is not None and identity != _session.identity:
-        differences.append(f"it is {describe(_session.identity)}, asked for {describe(identity)}")
+    known = _session.identity
+    if identity is not None and known is not None and identity != known:
+        differences.append(f"it is {describe(known)}, asked for {describe(identity)}")
     if differences:
         raise AlreadyInitializedError(
             f"kadril.init() was called before with other options: {'; '.join(differences)}."
@@ -235,9 +279,11 @@ def current() -> World:
         NotInitializedError: `init()` was not called.
         ClosedError: it was, and then `shutdown()` too.
         ForkedError: this is a child made by fork of a rank.
+        StateError: it was alone, and torch.distributed has several ranks since.
     """
     world = _session.world
     if world is not None and not world.is_closed:
+        check_still_alone(world)
         return world
     check_not_forked("use of kadril")
     if _session.was_open:

@@ -6,7 +6,10 @@ import re
 import zlib
 from collections.abc import Mapping
 
-__all__ = ["is_step", "job_name", "store_address"]
+__all__ = ["PLACES", "is_step", "job_name", "number_of_tasks", "shows_others", "store_address"]
+
+# The variables that say which task of a step a process is.
+PLACES = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 # Ids from here on are not steps of srun: the shell of sbatch, the shell of salloc, the extern step.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -29,6 +32,20 @@ def is_step(environment: Mapping[str, str]) -> bool:
         and num_tasks.isdecimal()
         and int(num_tasks) > 1
     )
+
+
+def shows_others(environment: Mapping[str, str]) -> bool:
+    """Whether this process is one of several tasks, however much of it Slurm's variables still say.
+
+    A program that is started once, by hand, in the shell of `sbatch`, `salloc` or `srun --pty` is
+    alone: that shell is task 0, and SLURM_NTASKS counts what `srun` *would* start there. A task
+    beyond 0, or SLURM_STEP_NUM_TASKS above 1, which only the tasks of a step have, is one of
+    several.
+    """
+    task = environment.get("SLURM_PROCID", "")
+    num_tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
+    is_later = task.isdecimal() and int(task) > 0
+    return is_later or (task.isdecimal() and num_tasks.isdecimal() and int(num_tasks) > 1)
 
 
 def number_of_tasks(environment: Mapping[str, str]) -> str:

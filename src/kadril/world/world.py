@@ -21,7 +21,6 @@ from kadril.errors import ClosedError, ForkedError
 from kadril.world.bootstrap import Bootstrap, agree, open_bootstrap
 from kadril.world.bootstrap.hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap
-from kadril.world.bootstrap.opening import key_prefix
 from kadril.world.card import Card, check_versions
 from kadril.world.choice import Choice, choose_transport
 from kadril.world.hub import Hub
@@ -65,8 +64,6 @@ class World:
         *,
         config: Config,
         source: str,
-        job: str,
-        generation: int,
         reason: str,
     ) -> None:
         self.rank = bootstrap.rank
@@ -76,8 +73,8 @@ class World:
         self.transport = transport
         self.config = config
         self.source = source
-        self.job = job
-        self.generation = generation
+        self.job = bootstrap.job
+        self.generation = bootstrap.generation
         self.reason = reason
         self._bootstrap = bootstrap
         self._pid = os.getpid()
@@ -212,7 +209,7 @@ def open_world(identity: Identity, config: Config, generation: int) -> World:
         ConfigError: an option cannot be had here.
     """
     bootstrap = open_bootstrap(identity, generation, config)
-    return build_world(bootstrap, config, identity.source, identity.job, generation)
+    return build_world(bootstrap, config, identity.source)
 
 
 def open_local(
@@ -254,10 +251,8 @@ def open_local(
         listen_socket=listen_socket,
         timeout=config.connect_timeout,
     )
-    bootstrap = HubBootstrap(
-        hub, prefix=key_prefix(job, generation), timeout=config.connect_timeout
-    )
-    return build_world(bootstrap, config, "arguments of open_local()", job, generation)
+    bootstrap = HubBootstrap(hub, job=job, generation=generation, timeout=config.connect_timeout)
+    return build_world(bootstrap, config, "arguments of open_local()")
 
 
 def open_mpi(
@@ -271,23 +266,21 @@ def open_mpi(
     config = Config.from_environment() if config is None else config
     bootstrap = MpiBootstrap(
         communicator,
-        prefix=key_prefix(job, generation),
+        job=job,
         generation=generation,
         timeout=config.connect_timeout,
     )
-    return build_world(bootstrap, config, "arguments of open_mpi()", job, generation)
+    return build_world(bootstrap, config, "arguments of open_mpi()")
 
 
-def build_world(
-    bootstrap: Bootstrap, config: Config, source: str, job: str, generation: int
-) -> World:
+def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
     """From ranks that can exchange blobs to a world; collective. If it fails, all is closed."""
     with contextlib.ExitStack() as stack:
         stack.callback(bootstrap.close)
         blobs = bootstrap.exchange(Card.mine(config.host_label).pack())
         cards = [Card.unpack(blob, rank) for rank, blob in enumerate(blobs)]
         check_versions(cards)
-        layout, hub = find_layout(bootstrap, cards, job, generation, config)
+        layout, hub = find_layout(bootstrap, cards, config)
         stack.callback(hub.close)
         choice = choose_transport(config, layout, bootstrap.kind)
         transport = open_transport(bootstrap, choice, layout, hub, config)
@@ -309,22 +302,16 @@ def build_world(
         transport,
         config=config,
         source=source,
-        job=job,
-        generation=generation,
         reason=choice.reason,
     )
 
 
-def find_layout(
-    bootstrap: Bootstrap, cards: list[Card], job: str, generation: int, config: Config
-) -> tuple[Layout, Hub]:
+def find_layout(bootstrap: Bootstrap, cards: list[Card], config: Config) -> tuple[Layout, Hub]:
     """Which ranks share a host, and a hub of those on this one."""
     layout = Layout.of([card.host for card in cards])
     if isinstance(bootstrap, HubBootstrap) and len(layout.hosts) == 1:
         return layout, bootstrap.hub  # the unix-domain socket that they met at is the proof
-    return meet_neighbours(
-        bootstrap, cards, job=job, generation=generation, timeout=config.connect_timeout
-    )
+    return meet_neighbours(bootstrap, cards, timeout=config.connect_timeout)
 
 
 def open_transport(

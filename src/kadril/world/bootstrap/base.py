@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kadril.world.layout import Layout
 
-__all__ = ["Bootstrap", "agree"]
+__all__ = ["Bootstrap", "agree", "key_prefix"]
 
 MAX_ERROR_CHARACTERS = 4000
 DONE, FAILED = b"+", b"-"
@@ -25,11 +25,15 @@ class Bootstrap(Protocol):
         rank: of this process.
         size: number of ranks.
         kind: "hub", "store" or "mpi".
+        job: name of the job, the same on all ranks.
+        generation: number of the world within the job, the same on all ranks.
     """
 
     rank: int
     size: int
     kind: str
+    job: str
+    generation: int
 
     def exchange(self, blob: bytes) -> list[bytes]:
         """Give a blob of at most 64 KiB; get those of all ranks, in rank order.
@@ -50,6 +54,11 @@ class Bootstrap(Protocol):
     def close(self) -> None:
         """Leave; local, and may be called again."""
         ...
+
+
+def key_prefix(bootstrap: Bootstrap) -> str:
+    """Start of every key of one generation of one job."""
+    return f"kadril/{bootstrap.job}/{bootstrap.generation}"
 
 
 def agree(bootstrap: Bootstrap, what: str, action: Callable[[], bytes]) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import serve_store
 from kadril.world.hub import Hub
 
@@ -24,11 +25,12 @@ class HubBootstrap:
 
     kind = "hub"
 
-    def __init__(self, hub: Hub, *, prefix: str, timeout: float) -> None:
+    def __init__(self, hub: Hub, *, job: str, generation: int, timeout: float) -> None:
         self.hub = hub
         self.rank = hub.rank
         self.size = hub.size
-        self._prefix = prefix
+        self.job = job
+        self.generation = generation
         self._timeout = timeout
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -37,7 +39,7 @@ class HubBootstrap:
 
     def store(self, layout: Layout) -> dist.Store:
         """Rank 0 serves on loopback: the unix-domain socket proves that one kernel runs all."""
-        return serve_store(self, "127.0.0.1", self._prefix, self._timeout)
+        return serve_store(self, "127.0.0.1", key_prefix(self), self._timeout)
 
     def finish(self) -> None:
         """Nothing: each exchange ends on all ranks together."""

@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from kadril.errors import RendezvousError
+from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import serve_store
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import MAX_OBJECT_BYTES
@@ -59,12 +60,12 @@ class MpiBootstrap:
 
     kind = "mpi"
 
-    def __init__(self, communicator: Any, *, prefix: str, generation: int, timeout: float) -> None:
+    def __init__(self, communicator: Any, *, job: str, generation: int, timeout: float) -> None:
         self.communicator = communicator
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
-        self._prefix = prefix
-        self._generation = generation
+        self.job = job
+        self.generation = generation
         self._timeout = timeout
         self._round = 0
 
@@ -111,7 +112,7 @@ class MpiBootstrap:
         return [blobs[rank] for rank in range(self.size)]
 
     def _send(self, peer: int, rank: int, blob: bytes) -> None:
-        header = HEADER.pack(self._generation, self._round, rank)
+        header = HEADER.pack(self.generation, self._round, rank)
         self.communicator.Send(bytearray(header + blob), dest=peer, tag=TAG)
 
     def _receive(
@@ -128,7 +129,7 @@ class MpiBootstrap:
                 data = bytearray(status.Get_count(mpi.BYTE))
                 self.communicator.Recv(data, source=status.Get_source(), tag=TAG)
                 generation, number, rank = HEADER.unpack_from(data)
-                if (generation, number) == (self._generation, self._round):
+                if (generation, number) == (self.generation, self._round):
                     return rank, bytes(data[HEADER.size :])
                 continue
             if end.expired:
@@ -141,7 +142,7 @@ class MpiBootstrap:
             host = "127.0.0.1"
         else:
             host = os.environ.get("MASTER_ADDR") or routable_address()
-        return serve_store(self, host, self._prefix, self._timeout)
+        return serve_store(self, host, key_prefix(self), self._timeout)
 
     def finish(self) -> None:
         """Nothing: MPI keeps what was sent."""

@@ -16,10 +16,11 @@ from kadril.world.bootstrap.mpi import MpiBootstrap, import_mpi
 from kadril.world.bootstrap.store import StoreBootstrap
 from kadril.world.handshake import SECRET_BYTES
 from kadril.world.hub import Hub
-from kadril.world.identity import Identity
+from kadril.world.identity import TORCH, Identity
+from kadril.world.process_group import default_store
 from kadril.world.secret import check_directory, read_secret
 
-__all__ = ["key_prefix", "open_bootstrap"]
+__all__ = ["open_bootstrap"]
 
 logger = logging.getLogger("kadril")
 
@@ -43,14 +44,12 @@ def open_bootstrap(identity: Identity, generation: int, config: Config) -> Boots
         return by_store(identity, place, generation, config)
     if kind == "mpi":
         return by_mpi(identity, generation, config)
+    if kind == TORCH:
+        return by_process_group(identity, generation, config)
     raise ConfigError(
-        f"the rendezvous must be unix:<path> or tcp:<host>:<port>, got {identity.rendezvous!r}"
+        f"the rendezvous must be unix:<path>, tcp:<host>:<port> or {TORCH}, got"
+        f" {identity.rendezvous!r}"
     )
-
-
-def key_prefix(job: str, generation: int) -> str:
-    """Start of every key of one generation of one job."""
-    return f"kadril/{job}/{generation}"
 
 
 def alone(identity: Identity, generation: int, config: Config) -> Bootstrap:
@@ -60,7 +59,7 @@ def alone(identity: Identity, generation: int, config: Config) -> Bootstrap:
         "", secret, 0, 1, job=identity.job, generation=generation, timeout=config.connect_timeout
     )
     return HubBootstrap(
-        hub, prefix=key_prefix(identity.job, generation), timeout=config.connect_timeout
+        hub, job=identity.job, generation=generation, timeout=config.connect_timeout
     )
 
 
@@ -88,7 +87,7 @@ def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bo
         timeout=config.connect_timeout,
     )
     return HubBootstrap(
-        hub, prefix=key_prefix(identity.job, generation), timeout=config.connect_timeout
+        hub, job=identity.job, generation=generation, timeout=config.connect_timeout
     )
 
 
@@ -98,7 +97,7 @@ def by_store(identity: Identity, place: str, generation: int, config: Config) ->
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"the rendezvous must be tcp:<host>:<port>, got tcp:{place}")
     assert identity.size is not None  # noqa: S101 - only MPI leaves it open
-    return StoreBootstrap(
+    return StoreBootstrap.at_address(
         host.strip("[]"),
         int(port),
         identity.rank,
@@ -107,6 +106,19 @@ def by_store(identity: Identity, place: str, generation: int, config: Config) ->
         generation=generation,
         secret=read_secret(identity.secret_file) if identity.secret_file else None,
         is_served=identity.is_served,
+        timeout=config.connect_timeout,
+    )
+
+
+def by_process_group(identity: Identity, generation: int, config: Config) -> Bootstrap:
+    """At the store of the default process group of torch.distributed."""
+    assert identity.size is not None  # noqa: S101 - only MPI leaves it open
+    return StoreBootstrap.of_process_group(
+        default_store(),
+        identity.rank,
+        identity.size,
+        generation=generation,
+        secret=read_secret(identity.secret_file) if identity.secret_file else None,
         timeout=config.connect_timeout,
     )
 
@@ -136,7 +148,7 @@ def by_mpi(identity: Identity, generation: int, config: Config) -> Bootstrap:
         )
     return MpiBootstrap(
         world,
-        prefix=key_prefix(identity.job, generation),
+        job=identity.job,
         generation=generation,
         timeout=config.connect_timeout,
     )

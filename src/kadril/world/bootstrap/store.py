@@ -1,10 +1,10 @@
-"""Bootstrap over torch's store: torchrun, Slurm, all with MASTER_ADDR and MASTER_PORT.
+"""Bootstrap over a store of torch: that at MASTER_ADDR, or that of torch.distributed.
 
     kadril/<job>/<generation>/<round>/<rank>  =  proof | blob
 
 A stranger who reaches the port can write what he likes, so a value counts only with an HMAC over
-its key and its bytes, where the job has a secret (KADRIL_SECRET_FILE). In any case values are read
-strictly.
+its key and its bytes, where the job has a secret (KADRIL_SECRET_FILE, or what the ranks of a
+process group agree on: appointment.py). In any case values are read strictly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from kadril.errors import RendezvousError
+from kadril.world.bootstrap.appointment import make_appointment
+from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import connect_store, start_store
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import MAX_OBJECT_BYTES
@@ -46,6 +48,32 @@ class StoreBootstrap:
 
     def __init__(
         self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        *,
+        place: str,
+        job: str,
+        generation: int,
+        secret: bytes | None,
+        is_server: bool,
+        timeout: float,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.job = job
+        self.generation = generation
+        self._store = store
+        self._place = place
+        self._prefix = key_prefix(self)
+        self._secret = secret
+        self._timeout = timeout
+        self._is_server = is_server
+        self._round = 0
+
+    @classmethod
+    def at_address(
+        cls,
         host: str,
         port: int,
         rank: int,
@@ -56,29 +84,65 @@ class StoreBootstrap:
         secret: bytes | None,
         is_served: bool,
         timeout: float,
-    ) -> None:
-        self.rank = rank
-        self.size = size
-        self._address = f"{host}:{port}"
-        self._prefix = f"kadril/{job}/{generation}"
-        self._secret = secret
-        self._timeout = timeout
-        self._is_server = rank == 0 and not is_served
-        self._round = 0
+    ) -> StoreBootstrap:
+        """Meet at an address, where rank 0 serves the store unless a launcher does.
+
+        Raises:
+            RendezvousError: the store cannot be served, or reached.
+        """
+        is_server = rank == 0 and not is_served
         if secret is None and (host, port) not in _stores:
             logger.info(
                 "the store at %s is read without a proof, since the job has no secret; for one,"
-                " give all"
-                " ranks the same file: KADRIL_SECRET_FILE",
-                self._address,
+                " give all ranks the same file: KADRIL_SECRET_FILE",
+                f"{host}:{port}",
             )
         if (host, port) not in _stores:
             _stores[host, port] = (
                 start_store(host, port, timeout)
-                if self._is_server
+                if is_server
                 else connect_store(host, port, timeout)
             )
-        self._store = _stores[host, port]
+        return cls(
+            _stores[host, port],
+            rank,
+            size,
+            place=f"the store at {host}:{port}",
+            job=job,
+            generation=generation,
+            secret=secret,
+            is_server=is_server,
+            timeout=timeout,
+        )
+
+    @classmethod
+    def of_process_group(
+        cls,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        *,
+        generation: int,
+        secret: bytes | None,
+        timeout: float,
+    ) -> StoreBootstrap:
+        """Meet at the store of a process group; where the job has no secret, agree on one.
+
+        Raises:
+            RendezvousError: a rank did not come in time.
+        """
+        terms = make_appointment(store, rank, size, generation, timeout)
+        return cls(
+            store,
+            rank,
+            size,
+            place="the store of torch.distributed",
+            job=f"torch-{terms.job}",
+            generation=terms.generation,
+            secret=secret or terms.secret,
+            is_server=rank == 0,
+            timeout=timeout,
+        )
 
     def exchange(self, blob: bytes) -> list[bytes]:
         """See `Bootstrap`."""
@@ -95,7 +159,7 @@ class StoreBootstrap:
             values = self._store.multi_get(keys)
         except RuntimeError as error:  # of torch: the connection broke
             raise RendezvousError(
-                f"rank {self.rank}: the store at {self._address} failed: {error}."
+                f"rank {self.rank}: {self._place} failed: {error}."
                 " It is served by rank 0 or its launcher: see whether that is still there"
             ) from error
         return [self._check(rank, keys[rank], value) for rank, value in enumerate(values)]
@@ -115,9 +179,7 @@ class StoreBootstrap:
             else:
                 self._store.set(keys[self.rank], "1")
         except RuntimeError as error:
-            raise RendezvousError(
-                f"rank {self.rank}: the store at {self._address} failed: {error}"
-            ) from error
+            raise RendezvousError(f"rank {self.rank}: {self._place} failed: {error}") from error
 
     def close(self) -> None:
         """Nothing: the connection stays for the next generation."""
@@ -130,8 +192,8 @@ class StoreBootstrap:
             if deadline.expired:
                 missing = [rank_of(key) for key in keys if not self._store.check([key])]
                 raise RendezvousError(
-                    f"rank {self.rank}: {name_ranks(missing)} of {self.size} did not come to the"
-                    f" store at {self._address} within {self._timeout:g} s. See whether they were"
+                    f"rank {self.rank}: {name_ranks(missing)} of {self.size} did not come to"
+                    f" {self._place} within {self._timeout:g} s. See whether they were"
                     " started and reached kadril.init(), or raise KADRIL_CONNECT_TIMEOUT"
                 )
             backoff.sleep(deadline)
@@ -154,7 +216,7 @@ class StoreBootstrap:
         given, blob = data[:num_proof_bytes], data[num_proof_bytes:]
         if not hmac.compare_digest(given, self._proof(key, blob)):
             raise RendezvousError(
-                f"rank {self.rank}: the value of rank {rank} in the store at {self._address} has a"
+                f"rank {self.rank}: the value of rank {rank} in {self._place} has a"
                 " wrong proof: somebody else wrote it, or that rank read another secret."
                 " Do all ranks have the same KADRIL_SECRET_FILE?"
             )
