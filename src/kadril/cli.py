@@ -7,6 +7,7 @@ The module of a verb is imported only when the verb is chosen, so `kadril run` p
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -43,9 +44,19 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kadril {kadril.__version__}")
-    parser.add_argument("verb", choices=tuple(VERBS), metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def describe_unknown(verb: str) -> str:
+    """What to say of a verb that does not exist."""
+    near = difflib.get_close_matches(verb.lower(), VERBS, n=1)
+    if near:
+        return f"there is no `kadril {verb}`; did you mean `kadril {near[0]}`?"
+    if verb.endswith(".py") or verb in ("python", "python3"):
+        return f"there is no `kadril {verb}`; did you mean `kadril run -np 2 {verb}`?"
+    return f"there is no `kadril {verb}`; verbs are {', '.join(VERBS)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after `kadril`; those of this process where None.
     """
-    chosen = make_parser().parse_args(argv)
+    parser = make_parser()
+    chosen = parser.parse_args(argv)
+    if chosen.verb not in VERBS:
+        parser.error(describe_unknown(chosen.verb))
     module = importlib.import_module(VERBS[chosen.verb][0])
     verb_main = cast("Callable[[list[str]], int]", module.main)
     try:

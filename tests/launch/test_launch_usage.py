@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launch_playground import Playground, Result
@@ -68,6 +69,15 @@ def test_all_options_with_dashes_and_underscores(monkeypatch: pytest.MonkeyPatch
         ("-np 1 -x KADRIL_RANK=5 true", "KADRIL_RANK is set by the launcher"),
         ("-np 1 -x =5 true", "NAME=VALUE"),
         ("-np 1 -x NO_SUCH_VARIABLE true", "-x NO_SUCH_VARIABLE=VALUE"),
+        ("-np 2 -m", "-m needs the name of a module"),
+        ("-np 2 -m --epochs 3", "-m needs the name of a module"),
+        ("-np 2 --transport mpi true", "--transport mpi cannot be used here: .*mpirun -np N"),
+        ("-np 2 --communication mpi true", "--communication mpi cannot be used here: MPI knows"),
+        ("-np 2 --communication gloo true", "--communication gloo is --gloo here"),
+        ("-np 2 --communication shm true", "--communication shm is no flag .*see --transport"),
+        ("-np 2 --transport alone true", "--transport alone is for one rank, and -np says 2"),
+        ("-np 2 --transport pigeon true", "--transport: KADRIL_TRANSPORT must be auto"),
+        ("-np 2 --patience 0 true", "--patience: KADRIL_PATIENCE must be more than 0"),
     ],
 )
 def test_values_that_make_no_sense(words: str, message: str) -> None:
@@ -83,7 +93,12 @@ def test_values_that_make_no_sense(words: str, message: str) -> None:
         ("run -np 2", "kadril run: no program to run"),
         ("run -np 2 --transport pigeon true", "KADRIL_TRANSPORT must be"),
         ("run -np 2 --patience 0 true", "KADRIL_PATIENCE must be more than 0"),
-        ("waltz", "invalid choice: 'waltz'"),
+        ("run -np 2 --outputdir logs true", "did you mean --output-dir?"),
+        ("run --np 2 true", "unrecognized arguments: --np; did you mean -np?"),
+        ("waltz", "there is no `kadril waltz`; verbs are run, doctor, bench, compat-path, env"),
+        ("rnu -np 2 true", "there is no `kadril rnu`; did you mean `kadril run`?"),
+        ("Doctor", "did you mean `kadril doctor`?"),
+        ("train.py", "did you mean `kadril run -np 2 train.py`?"),
         ("", "VERB"),
     ],
 )
@@ -96,6 +111,35 @@ def test_bad_usage_exits_2_and_says_why(
         code = stopped.code
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_module_with_all_words_that_follow() -> None:
+    words = ("package.train", "-v", "-np", "7", "--", "--bind")
+    options = parse(["-np", "2", "--bind", "-m", *words])
+    assert options == RunOptions(command=("python", "-m", *words), num_ranks=2, bind=True)
+
+
+@pytest.mark.parametrize("words", [("python", "x.py"), ("python3", "x.py"), ("-m", "x")])
+def test_the_python_of_kadril_whatever_path_says(
+    playground: Playground, words: tuple[str, ...]
+) -> None:
+    """Without its environment activated, `python` was another one: No module named 'torch'."""
+    playground.write("x.py", "import sys; print(sys.executable, *sys.argv[1:])")
+    for name in ("python", "python3"):
+        Path(playground.write(name, "#!/bin/sh\necho another; exit 3\n")).chmod(0o755)
+    first = {"PATH": f"{playground.directory}:/usr/bin:/bin"}
+    result = playground.run("-np", "2", *words, "-a", "b", env=first)
+    assert (result.code, result.err) == (0, b"")
+    line = f"{sys.executable} -a b"
+    assert sorted(result.out.decode().splitlines()) == [f"[0] {line}", f"[1] {line}"]
+    result = playground.run("-np", "1", f"{playground.directory}/python", env=first)
+    assert (result.code, result.out) == (3, b"[0] another\n")
+
+
+def test_a_program_that_is_only_beside_the_python_of_kadril(playground: Playground) -> None:
+    result = playground.run("-np", "1", "ruff", "--version", env={"PATH": "/usr/bin:/bin"})
+    assert result.code == 127
+    assert f"beside the Python of kadril: {Path(sys.executable).parent}/ruff" in str(result.err)
 
 
 def test_bad_usage_in_a_process_of_its_own(playground: Playground) -> None:
@@ -122,7 +166,7 @@ def test_program_that_is_not_there_is_127(playground: Playground, program: str) 
     assert result.code == 127
     assert program.encode() in result.err
     assert b"Traceback" not in result.err
-    assert (b".py file alone" in result.err) == program.startswith("python")
+    assert (b"the .py file alone" in result.err) == program.startswith("python")
 
 
 def test_program_that_is_not_executable_is_126(playground: Playground) -> None:

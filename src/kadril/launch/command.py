@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import kadril
 from kadril.compat import PACKAGES
+from kadril.config import Config, variable
 from kadril.errors import ConfigError
 from kadril.launch import horovod_flags, hosts
 from kadril.launch.config_file import read_config_file
@@ -21,12 +23,23 @@ __all__ = ["main", "make_parser", "parse", "to_options"]
 
 USAGE = "kadril run -np N [options] [--] program [arguments ...]"
 
+# What to say of transports that people ask for in words from elsewhere.
+FOREIGN = {
+    "mpi": f"cannot be used here: {horovod_flags.USE_MPIRUN}",
+    "gloo": "is --gloo here",
+}
+
 EPILOG = """\
 examples:
-  kadril run -np 2 train.py --epochs 3        (a .py file is run by the Python of kadril)
-  kadril run -np 4 --output-dir logs -- python -m package.train
+  kadril run -np 2 train.py --epochs 3
+  kadril run -np 2 -m package.train --epochs 3
+  kadril run -np 4 --output-dir logs -- python train.py
   kadril run --compat horovod -np 4 python train.py      (a script written for Horovod)
   kadril run --compat distdl -np 4 python train.py       (a script written for DistDL)
+
+which Python:
+  a .py file, -m, and a bare `python` or `python3` are run by the Python of kadril, whether or not
+  its environment is activated; give the path of another one to use that
 
 exit code:
   0 if all ranks end well, otherwise that of the rank that failed first, 128 + signal if a signal
@@ -62,6 +75,13 @@ def make_parser(
     )
     add = partial(add_option, parser)
     add("-np", "-n", "--num-proc", dest="num_ranks", type=int, metavar="N", help="number of ranks")
+    add(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="run a module with all words that follow, as `python -m` does",
+    )
     add(
         "-x",
         dest="exports",
@@ -102,6 +122,7 @@ def make_parser(
         help=f"let the ranks import kadril under other names: {', '.join(PACKAGES)}",
     )
     add("--version", action="version", version=f"kadril {kadril.__version__}")
+    add("--communication", metavar="KIND", help=argparse.SUPPRESS)
     add_horovod_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -161,7 +182,20 @@ def parse(argv: Sequence[str]) -> RunOptions:
         ConfigError: a value makes no sense.
         SystemExit: argparse found the usage wrong (code 2), or printed help (code 0).
     """
-    return to_options(make_parser().parse_args(argv))
+    return to_options(parse_words(argv))
+
+
+def parse_words(argv: Sequence[str]) -> argparse.Namespace:
+    """Let argparse read the words, and say what an unknown one may have meant."""
+    parser = make_parser()
+    words, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        known = [name for name in parser._option_string_actions if "_" not in name]
+        near = difflib.get_close_matches(flag.replace("_", "-"), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return words
 
 
 def to_options(words: argparse.Namespace) -> RunOptions:
@@ -175,10 +209,9 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         if getattr(words, own) is not None and own in applied.options:
             raise ConfigError(f"--{own} and {applied.origins[own]} set the same; give one of them")
     check_hosts(words)
-    # REMAINDER keeps the `--` that parts our options from the program.
-    command = words.command[1:] if words.command[:1] == ["--"] else words.command
+    check_transport(words)
     return RunOptions(
-        command=tuple(command),
+        command=to_command(words),
         num_ranks=words.num_ranks,
         output_dir=words.output_dir,
         output_filename=words.output_filename,
@@ -196,6 +229,36 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         notices=tuple(applied.notices),
         verbose=words.verbose,
     )
+
+
+def to_command(words: argparse.Namespace) -> tuple[str, ...]:
+    """The program and its arguments."""
+    if words.module is not None:
+        if not words.module or words.module[0].startswith("-"):
+            raise ConfigError("-m needs the name of a module; try: kadril run -np 2 -m package")
+        # argparse ends the words of an option at a `--`, which belongs to the module as well.
+        return ("python", "-m", *words.module, *words.command)
+    # REMAINDER keeps the `--` that parts our options from the program.
+    return tuple(words.command[1:] if words.command[:1] == ["--"] else words.command)
+
+
+def check_transport(words: argparse.Namespace) -> None:
+    """Refuse transports that ranks of this launcher cannot have, in the words of the user."""
+    if words.communication is not None:
+        what = FOREIGN.get(words.communication, "is no flag of `kadril run`; see --transport")
+        raise ConfigError(f"--communication {words.communication} {what}")
+    if words.transport == "mpi":
+        raise ConfigError(f"--transport mpi {FOREIGN['mpi']}")
+    if words.transport == "alone" and words.num_ranks != 1:
+        raise ConfigError(
+            f"--transport alone is for one rank, and -np says {words.num_ranks}; leave it out"
+        )
+    for own in ("transport", "patience"):
+        if getattr(words, own) is not None:
+            try:
+                Config.from_environment({variable(own): str(getattr(words, own))})
+            except ConfigError as error:
+                raise ConfigError(f"--{own}: {error}") from None
 
 
 def add_from_file(words: argparse.Namespace) -> None:
@@ -221,7 +284,7 @@ def check_hosts(words: argparse.Namespace) -> None:
 
 def main(argv: list[str]) -> int:
     """Run `kadril run` with these words and give its exit code."""
-    words = make_parser().parse_args(argv)
+    words = parse_words(argv)
     if words.check_build:
         # Imported here: it brings the doctor's probes, which no other run needs.
         from kadril.launch.build_report import print_build_report

@@ -19,6 +19,8 @@ from kadril.launch.supervisor import Supervisor
 
 __all__ = ["Errand", "run", "run_command"]
 
+PYTHONS = ("python", "python3")
+
 
 def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
     """Run a program on many ranks of this host, as `kadril run` does.
@@ -77,12 +79,17 @@ def run(options: RunOptions, errand: Errand | None = None) -> int:
 
 
 def resolve(command: Sequence[str]) -> tuple[str, ...]:
-    """The command to start: a `.py` file is run by this Python.
+    """The command to start: a `.py` file, and a bare `python` or `python3`, is run by this Python.
+
+    The first of that name on PATH is another one wherever the environment of kadril is not
+    activated, and has neither kadril nor torch.
 
     Raises:
         LaunchError: there is no such file.
     """
     program = command[0]
+    if program in PYTHONS:
+        return (sys.executable, *command[1:])
     if not program.endswith(".py"):
         return tuple(command)
     if not Path(program).is_file():

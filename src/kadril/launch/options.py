@@ -29,7 +29,8 @@ class RunOptions:
     """One run of a program on many ranks.
 
     Attributes:
-        command: the program and its arguments. A program that ends in `.py` is run by this Python.
+        command: the program and its arguments. A program that ends in `.py` is run by this Python,
+            which also stands for a bare `python` or `python3`.
         num_ranks: how many ranks to start.
         output_dir: directory that gets `rank.N.out` and `rank.N.err`, the exact bytes of each rank.
         output_filename: directory that gets `rank.N/stdout` and `rank.N/stderr`, likewise.

@@ -7,8 +7,10 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NoReturn
 
 from kadril.launch.leftovers import kill_group
@@ -163,8 +165,11 @@ def refuse(program: str, error: OSError) -> NoReturn:
     """Say why a program could not be started, with the exit code that shells use for it."""
     if error.errno == errno.ENOENT:
         message = f"cannot start {program!r}: no such program, or none that its first line names"
+        beside = Path(sys.executable).parent / program
         if program.startswith("python"):
-            message += "; give the .py file alone to run it with the Python of kadril"
+            message += "; give `python`, or the .py file alone, for the Python of kadril"
+        elif "/" not in program and beside.exists():
+            message += f"; there is one beside the Python of kadril: {beside}"
         raise LaunchError(message, exit_code=127) from None
     if error.errno in (errno.EACCES, errno.ENOEXEC):
         raise LaunchError(

@@ -113,7 +113,7 @@ class Gathering:
             self._members[claim.rank] = guest
 
     def _misfit(self, guest: Guest) -> str:
-        """Why a claim does not fit to rank 0's own and to those of other guests, or nothing."""
+        """Why a claim contradicts that of rank 0 or of another guest, or nothing."""
         claim, mine = guest.claim, self._mine
         if claim.version != mine.version:
             return (

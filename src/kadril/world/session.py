@@ -112,7 +112,7 @@ def init(
         **options: single options of `Config`, which win over the environment.
 
     Raises:
-        RendezvousError: a rank did not come, or does not fit to the others.
+        RendezvousError: a rank did not come, or contradicts the others.
         ConfigError: an option, or a launcher's variable, makes no sense; or there are signs of
             other ranks and no way to meet them.
         AlreadyInitializedError: called again with other options.
