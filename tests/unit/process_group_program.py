@@ -86,7 +86,7 @@ def ways(rank: int, directory: str, ports: list[int]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for way in ("tcp", "file", "store", "env"):
         make_group(way, rank, directory, ports)
-        seen = [look(), look(transport="c10d"), look()]
+        seen = [look(), look(transport="c10d"), look(host_label=f"host {rank}")]
         world = kadril.init(transport="c10d" if way == "tcp" else "auto")
         again = kadril.init(config=world.config) is world
         dist.barrier()
@@ -123,14 +123,21 @@ def optimizers(rank: int, directory: str, ports: list[int]) -> dict[str, Any]:
 def contradictions(rank: int, directory: str, ports: list[int]) -> dict[str, Any]:
     """Variables that say half, or something else; a world that came too early; a child by fork."""
     facts: dict[str, Any] = {}
-    early = kadril.init()
+    hvd.init()
     if rank == 1:  # which counts its generations differently from here on
-        early.close()
-        early = kadril.init()
+        hvd.shutdown()
+        hvd.init()
     make_group("tcp", rank, directory, ports)
-    facts["early"] = failure(kadril.current)
-    facts["early again"] = failure(kadril.init)
-    kadril.shutdown()
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    sgd = torch.optim.SGD([parameter], lr=1.0)
+    facts["early"] = [
+        failure(kadril.current),
+        failure(kadril.init),
+        failure(hvd.init),
+        failure(lambda: hvd.DistributedOptimizer(sgd, named_parameters=[("p", parameter)])),
+        failure(lambda: ShardedOptimizer([parameter], torch.optim.SGD, lr=1.0)),
+    ]
+    hvd.shutdown()
     facts["after it"] = look()
     os.environ["RANK"] = str(rank)
     facts["half told"] = look()

@@ -148,6 +148,16 @@ CASES = {
         {**SLURM_STEP, "PMIX_RANK": "4", "PMIX_NAMESPACE": "slurm.pmix.4711.1"},
         Identity("PMIx", 4, 6, rendezvous="mpi", fallback=STEP_STORE, job="slurm-4711.1"),
     ),
+    "srun --mpi=pmix --pty bash": (
+        {
+            **SLURM_JOB,
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "1",
+            "PMIX_RANK": "0",
+            "PMIX_NAMESPACE": "slurm.pmix.4711.0",
+        },
+        Identity("PMIx", 0, 1, rendezvous="mpi", job="mpi-slurm.pmix.4711.0"),
+    ),
     "srun --mpi=pmi2": (
         {**SLURM_STEP, "PMI_RANK": "4", "PMI_SIZE": "6"},
         Identity("MPICH", 4, 6, rendezvous="mpi", fallback=STEP_STORE, job="slurm-4711.1"),

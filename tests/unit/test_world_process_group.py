@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from hub_place import together
+from hub_place import Outcome, together
 
 from kadril.errors import RendezvousError
 from kadril.world.bootstrap import appointment
 from kadril.world.bootstrap.appointment import Terms, make_appointment
+from kadril.world.bootstrap.store import StoreBootstrap
 
 PROGRAM = Path(__file__).with_name("process_group_program.py")
 SIZE = 2
@@ -52,7 +53,7 @@ def test_every_way_to_make_a_process_group(tmp_path: Path) -> None:
     for rank, facts in enumerate(play("ways", tmp_path)):
         for way, seen in facts.items():
             source = "torchrun" if way == "env" else "torch.distributed"
-            worlds = [world(rank, kind, source) for kind in ("shm", "c10d", "shm")]
+            worlds = [world(rank, kind, source) for kind in ("shm", "c10d", "c10d")]
             assert seen == [*worlds, 3.0, True], way
         assert list(facts) == ["tcp", "file", "store", "env"]
 
@@ -64,7 +65,7 @@ def test_optimizers_under_spawn(tmp_path: Path) -> None:
 
 def test_variables_and_calls_that_contradict_the_process_group(tmp_path: Path) -> None:
     for rank, facts in enumerate(play("contradictions", tmp_path)):
-        for early in (facts.pop("early"), facts.pop("early again")):
+        for early in facts.pop("early"):
             assert early.startswith("StateError: kadril has a world of one, and torch.distributed")
             assert f"rank {rank} of 2: kadril.init() came before init_process_group()" in early
         size, other_rank = facts.pop("other size"), facts.pop("other rank")
@@ -112,6 +113,26 @@ def appoint(store: dist.Store, size: int = 3, **changes: Any) -> list[Terms]:
             for rank in range(size)
         ]
     )
+
+
+@pytest.mark.parametrize("secrets", [(None, None), (b"a" * 32, b"a" * 32), (b"a" * 32, None)])
+def test_a_secret_of_the_job_is_used_in_place_of_the_agreed_one(
+    secrets: tuple[bytes | None, ...],
+) -> None:
+    store = dist.HashStore()
+
+    def exchange(rank: int) -> list[bytes]:
+        bootstrap = StoreBootstrap.of_process_group(
+            store, rank, 2, generation=0, secret=secrets[rank], timeout=20.0
+        )
+        return bootstrap.exchange(b"%d" % rank)
+
+    for outcome in [Outcome(lambda r=rank: exchange(r)) for rank in range(2)]:
+        if secrets[0] == secrets[1]:
+            assert outcome.get() == [b"0", b"1"]
+        else:
+            with pytest.raises(RendezvousError, match=r"store of torch.distributed has a wrong"):
+                outcome.get()
 
 
 @pytest.fixture(params=["hash", "file"])

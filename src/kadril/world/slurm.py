@@ -6,7 +6,15 @@ import re
 import zlib
 from collections.abc import Mapping
 
-__all__ = ["PLACES", "is_step", "job_name", "number_of_tasks", "shows_others", "store_address"]
+__all__ = [
+    "PLACES",
+    "is_lone_task",
+    "is_step",
+    "job_name",
+    "number_of_tasks",
+    "shows_others",
+    "store_address",
+]
 
 # The variables that say which task of a step a process is.
 PLACES = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -46,6 +54,15 @@ def shows_others(environment: Mapping[str, str]) -> bool:
     num_tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
     is_later = task.isdecimal() and int(task) > 0
     return is_later or (task.isdecimal() and num_tasks.isdecimal() and int(num_tasks) > 1)
+
+
+def is_lone_task(environment: Mapping[str, str]) -> bool:
+    """Whether it was `srun` that spoke PMIx to this process, and started one task.
+
+    So does `srun --pty bash`, in whose shell a program is alone.
+    """
+    is_of_srun = environment.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
+    return is_of_srun and environment.get("SLURM_STEP_NUM_TASKS") == "1"
 
 
 def number_of_tasks(environment: Mapping[str, str]) -> str:
