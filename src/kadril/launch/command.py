@@ -100,6 +100,24 @@ def make_parser(
     add("--no-prefix", action="store_true", help="print lines without `[rank] ` before them")
     add("--bind", action="store_true", help="bind each rank to one core, round robin")
     add("--stdin", action="store_true", help="give the launcher's stdin to rank 0")
+    add_graces(parser)
+    add("-v", "--verbose", action="store_true", help="tell what the launcher does")
+    add(
+        "--compat",
+        action="append",
+        metavar="NAME,...",
+        help=f"let the ranks import kadril under other names: {', '.join(PACKAGES)}",
+    )
+    add("--version", action="version", version=f"kadril {kadril.__version__}")
+    add("--communication", metavar="KIND", help=argparse.SUPPRESS)
+    add_horovod_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def add_graces(parser: argparse.ArgumentParser) -> None:
+    """Add how long ranks have to end."""
+    add = partial(add_option, parser)
     add(
         "--grace",
         type=float,
@@ -114,18 +132,6 @@ def make_parser(
         metavar="SECONDS",
         help="after a rank failed, wait so long before SIGKILL to the others (default %(default)g)",
     )
-    add("-v", "--verbose", action="store_true", help="tell what the launcher does")
-    add(
-        "--compat",
-        action="append",
-        metavar="NAME,...",
-        help=f"let the ranks import kadril under other names: {', '.join(PACKAGES)}",
-    )
-    add("--version", action="version", version=f"kadril {kadril.__version__}")
-    add("--communication", metavar="KIND", help=argparse.SUPPRESS)
-    add_horovod_options(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
 
 
 def add_horovod_options(parser: argparse.ArgumentParser) -> None:

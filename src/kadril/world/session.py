@@ -127,29 +127,27 @@ def init(
             return _session.world
         config = Config.from_environment(**options) if config is None else config
         is_asked = any(each is not None for each in (rank, size, rendezvous, job, secret_file))
-        find = partial(
-            find_identity,
-            rank=rank,
-            size=size,
-            rendezvous=rendezvous,
-            job=job,
-            secret_file=secret_file,
-        )
+        place = partial(find_identity, rank=rank, size=size, rendezvous=rendezvous)
+        find = partial(place, job=job, secret_file=secret_file)
         if _session.world is not None and not _session.world.is_closed:
             check_equal(_session.world, config, find() if is_asked else None)
             check_still_alone(_session.world)
             return _session.world
         if rank is None:
             check_own_group()
-        identity = find()
-        set_up_logging(config)
-        if config.keep_heap:
-            keep_heap()
-        generation = identity.generation + _session.num_generations
-        _session.num_generations += 1
-        world = open_world(identity, config, generation)
-        adopt(world, identity)
-        return world
+        return open_next(find(), config)
+
+
+def open_next(identity: Identity, config: Config) -> World:
+    """Open the next world of this process."""
+    set_up_logging(config)
+    if config.keep_heap:
+        keep_heap()
+    generation = identity.generation + _session.num_generations
+    _session.num_generations += 1
+    world = open_world(identity, config, generation)
+    adopt(world, identity)
+    return world
 
 
 def make_current(world: World) -> None:
