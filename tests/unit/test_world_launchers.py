@@ -131,6 +131,18 @@ def test_torchrun(tmp_path: Path) -> None:
     assert [path.name for path in temporary.iterdir() if path.name.startswith("kadril")] == []
 
 
+def test_torchrun_with_a_process_group(tmp_path: Path) -> None:
+    """Both say the same, and the launcher's place to meet is kept."""
+    torchrun = BIN / "torchrun"
+    if not torchrun.exists():
+        pytest.skip("torch without torchrun")
+    launcher = [str(torchrun), "--standalone", "--nproc-per-node", "2"]
+    run([*launcher, PROGRAM, str(tmp_path), "auto=1", "group=gloo", "auto=6", "c10d=6"])
+    for rank, facts in enumerate(written(tmp_path, 2)):
+        kinds = ("shm", "shm", "c10d")
+        assert facts == [one_host(rank, 2, kind, "torchrun") for kind in kinds]
+
+
 def test_srun(tmp_path: Path) -> None:
     """As Slurm starts two tasks on one node, with a secret: rank 0 serves the store itself."""
     secret = tmp_path / "secret"

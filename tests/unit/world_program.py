@@ -2,7 +2,8 @@
 
     world_program.py <directory> <transport>=<cycles> ...
 
-`end=kill` ends it with rank 1 killed by itself, and the others leaving without shutdown.
+`group=gloo` makes the default process group of torch.distributed. `end=kill` ends it with rank 1
+killed by itself, and the others leaving without shutdown.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def main(directory: str, *plans: str) -> None:
     facts = []
     for plan in plans:
         transport, _, num_cycles = plan.partition("=")
-        if transport == "end":
+        if transport == "group":
+            torch.distributed.init_process_group(num_cycles)
+        elif transport == "end":
             world = kadril.init()
             world.transport.barrier()
             if world.rank == 1:
