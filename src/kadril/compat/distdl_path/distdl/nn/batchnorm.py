@@ -16,15 +16,14 @@ from kadril.ops.structure import agree
 from ..backends.mpi.partition import MPICartesianPartition
 from ..utilities.slicing import compute_subshape, worker_layout
 from .broadcast import Broadcast
-from .module import Module
-from .stored import store
+from .stored import Storing, store
 
 __all__ = ["DistributedBatchNorm"]
 
 CHANNEL = 1
 
 
-class DistributedBatchNorm(Module):
+class DistributedBatchNorm(Storing):
     """Batch norm; any axis may be split, that of the channels too.
 
     Args:
