@@ -6,7 +6,7 @@ import warnings
 
 from kadril.engine import Reduction
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "choose_op"]
+__all__ = ["LINEAR", "Adasum", "Average", "Max", "Min", "Product", "Sum", "choose_op"]
 
 Average = int(Reduction.AVERAGE)
 Sum = int(Reduction.SUM)
@@ -14,6 +14,9 @@ Adasum = int(Reduction.ADASUM)
 Min = int(Reduction.MIN)
 Max = int(Reduction.MAX)
 Product = int(Reduction.PRODUCT)
+
+# Those whose derivative does not depend on the values.
+LINEAR = (Average, Sum)
 
 
 def choose_op(op: int | None, average: bool | None) -> int:

@@ -12,6 +12,10 @@ With N the number of values per channel over all ranks, x the input, and xhat = 
 dweight and dbias stay this rank's own, as the gradients of other layers do: the optimizer reduces
 them. Each direction takes one collective of 2 C + 1, respectively 2 C, numbers. Ranks may have
 batches of different sizes; one without any takes part with a count of zero.
+
+Where gradients are to be differentiated (`create_graph=True`), backward computes mean and invstd
+once more, from all ranks' inputs by two all-reduces, so that they have a graph; the rest of the
+formulas is made of differentiable operations anyway.
 """
 
 from __future__ import annotations
@@ -22,10 +26,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kadril.torch.ops import allgather_async, allreduce_async_, synchronize
+from kadril.torch.ops import allgather_async, allreduce, synchronize
 from kadril.torch.process_set_reference import ProcessSetReference
 from kadril.torch.process_sets import ProcessSet, global_process_set
 from kadril.torch.reduce_ops import Sum
@@ -191,16 +194,19 @@ class SyncBatchNormFunction(torch.autograd.Function):
         if bias is not None:
             y = y + per_channel(bias.to(compute), x)
         ctx.save_for_backward(x, weight, mean_c, invstd)
-        ctx.count, ctx.name, ctx.process_set = count, name, process_set
+        ctx.eps, ctx.count, ctx.name, ctx.process_set = eps, count, name, process_set
         total = torch.tensor(count)
         ctx.mark_non_differentiable(mean, var, total)
         return y.to(x.dtype), mean, var, total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[Any, ...]:
         """Gradients of input, weight and bias."""
         x, weight, mean, invstd = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            statistics = recorded_statistics(x, ctx.count, ctx.name, ctx.process_set)
+            mean = statistics[0].to(invstd.dtype)
+            invstd = torch.rsqrt(statistics[1] + ctx.eps).to(invstd.dtype)
         g = gradient.to(invstd.dtype)
         xhat = (x.to(invstd.dtype) - per_channel(mean, x)) * per_channel(invstd, x)
         dims = [dim for dim in range(x.dim()) if dim != 1]
@@ -254,10 +260,23 @@ def global_statistics(
     return mean, var, total
 
 
+def recorded_statistics(
+    x: torch.Tensor, count: int, name: str, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance per channel as `global_statistics`, with a graph; collective."""
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    wide = x.double()
+    own_sum = wide.sum(dims)
+    mean = allreduce(own_sum, name=f"{name}.mean", op=Sum, process_set=process_set) / count
+    own_squares = (wide - per_channel(mean, x)).square().sum(dims)
+    var = allreduce(own_squares, name=f"{name}.var", op=Sum, process_set=process_set) / count
+    return mean, var
+
+
 def total_sums(
     s1: torch.Tensor, s2: torch.Tensor, name: str, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two sums per channel over all ranks; collective."""
+    """Two sums per channel over all ranks, differentiable; collective."""
     both = torch.stack([s1, s2])
-    synchronize(allreduce_async_(both, name=f"{name}.backward", op=Sum, process_set=process_set))
-    return both[0], both[1]
+    total = allreduce(both, name=f"{name}.backward", op=Sum, process_set=process_set)
+    return total[0], total[1]

@@ -89,6 +89,36 @@ def test_it_is_batch_norm_on_other_transports(world: World) -> None:
     check_steps(world, COUNTS[1], (3, 5))
 
 
+@ranks(2, 3)
+def test_a_gradient_penalty_is_that_of_one_process(world: World) -> None:
+    """The backward pass could not be differentiated. Batches are uneven, and one is empty."""
+    hvd.init()
+    layer = hvd.SyncBatchNorm(2).double()
+    whole = torch.nn.BatchNorm1d(2).double()
+    with torch.no_grad():
+        for each in (layer, whole):
+            each.weight.copy_(torch.tensor([0.5, 2.0]))
+    counts = (2, 4, 0)[: world.size]
+    begin = sum(counts[: world.rank])
+    mine = slice(begin, begin + counts[world.rank])
+    everyone = rows_of(sum(counts), (2, 3), 3)
+    found = []
+    for module, rows in ((layer, everyone[mine]), (whole, everyone)):
+        x = rows.clone().requires_grad_()
+        first = torch.autograd.grad(
+            module(x).pow(3).sum(), [x, module.weight, module.bias], create_graph=True
+        )
+        penalty = first[0].square().sum() + 2 * first[1].sum() + 3 * first[2].sum()
+        found.append(torch.autograd.grad(penalty, [x, module.weight, module.bias]))
+    ours, theirs = found
+    # As BOUND, of terms that are at most as large as the largest result.
+    allowed = BOUND * max(float(each.abs().max()) for each in theirs)
+    assert torch.allclose(ours[0], theirs[0][mine], rtol=0, atol=allowed)
+    for own, other in zip(ours[1:], theirs[1:], strict=True):
+        total = hvd.allreduce(own, op=hvd.Sum)
+        assert torch.allclose(total, other, rtol=0, atol=allowed)
+
+
 @ranks(2)
 def test_narrow_floats_are_normalized_in_float32(world: World) -> None:
     """128 and 132: their squares differ by less than the sum of squares rounds in 8 bits."""

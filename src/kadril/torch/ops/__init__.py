@@ -2,6 +2,30 @@
 
 A name ending in `_async` returns a handle, one ending in `_` works in place. Every rank of the
 process set calls an operation under the same name; the order does not matter.
+
+Gradients follow Horovod's convention. A tensor is *shared* where each of the n ranks holds one of
+the whole, such as the result of an all-gather or both sides of an all-reduce, and *dealt* where
+each rank holds rows of its own, such as the input of an all-gather or the result of a
+reduce-scatter; the root's tensor in a broadcast is dealt too. Let J be the loss of the job: the
+mean over the ranks of losses computed from shared tensors, plus the sum of losses computed from
+dealt ones. Then
+
+    the gradient of a dealt tensor x_r is     dJ/dx_r
+    the gradient of a shared tensor x_r is    n dJ/dx_r
+
+so the backward pass of an operation is its adjoint, times n where it deals out shared tensors
+(reducescatter), divided by n where it does the reverse (allgather, broadcast). By the same rule the
+backward pass of a linear operation's backward pass is the operation itself. So a penalty on
+gradients, |dJ/dx|^2 added up over the ranks' rows x_r, has the gradient that it has in one process
+that holds all rows.
+
+    operation            backward                         backward of that
+    allreduce Sum        allreduce Sum                    allreduce Sum
+    allgather            rows of the mean                 allgather
+    broadcast            mean to the root                 broadcast
+    alltoall             alltoall, back                   alltoall
+    reducescatter        allgather, scaled                reducescatter
+    allreduce Min, ...   its derivative (nonlinear.py)    the derivative of that
 """
 
 from __future__ import annotations

@@ -2,7 +2,11 @@
 
     y_r = [x_0; x_1; ...]          rows may differ in number between ranks, not in shape
 
-Backward, with g_r the gradient of y_r:  this rank's rows of the mean of all g_s.
+Backward, with g_r the gradient of y_r:
+
+    x*_r = rows_r( 1/n sum_s g_s )         this rank's rows of the mean
+
+The backward pass of that is the all-gather again. See `kadril.torch.ops` for the convention.
 """
 
 from __future__ import annotations
@@ -15,13 +19,19 @@ import torch
 from kadril._native import Ticket
 from kadril.engine import Verb
 from kadril.torch.handles import Finish, keep, synchronize
-from kadril.torch.ops.allreduce import run
-from kadril.torch.ops.grouped_allreduce import grouped_allreduce_async
+from kadril.torch.ops.grouped_allreduce import reduce_all
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
 from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Average
+from kadril.torch.reduce_ops import Average, Sum
 
-__all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "gather_all",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "stack_all",
+]
 
 
 def allgather_async(
@@ -81,7 +91,7 @@ def allgather(
 ) -> torch.Tensor:
     """All-gather, differentiable. See `allgather_async`."""
     (result,) = AllGather.apply(  # type: ignore[no-untyped-call]
-        name, process_set, False, tensor
+        name, process_set, False, Average, tensor
     )
     gathered: torch.Tensor = result
     return gathered
@@ -94,9 +104,31 @@ def grouped_allgather(
 ) -> tuple[torch.Tensor, ...]:
     """All-gather a group, differentiable. See `allgather_async`."""
     results: tuple[torch.Tensor, ...] = AllGather.apply(  # type: ignore[no-untyped-call]
-        name, process_set, True, *as_tensor_list(tensors)
+        name, process_set, True, Average, *as_tensor_list(tensors)
     )
     return results
+
+
+def gather_all(
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet
+) -> tuple[torch.Tensor, ...]:
+    """Differentiable un-named all-gather of one tensor, or of several as a group."""
+    results: tuple[torch.Tensor, ...] = AllGather.apply(  # type: ignore[no-untyped-call]
+        None, process_set, len(tensors) > 1, Average, *tensors
+    )
+    return results
+
+
+def stack_all(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+    """The tensors of all ranks along a new first dim; its backward is the exact adjoint, the sum.
+
+    For formulas in which each rank uses the others' values.
+    """
+    (result,) = AllGather.apply(  # type: ignore[no-untyped-call]
+        None, process_set, False, Sum, tensor[None]
+    )
+    everyone: torch.Tensor = result
+    return everyone
 
 
 class AllGather(torch.autograd.Function):
@@ -108,30 +140,48 @@ class AllGather(torch.autograd.Function):
         name: str | None,
         process_set: ProcessSet,
         is_group: bool,
+        op: int,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """Gather, and remember which rows are this rank's."""
+        """Gather, and remember which rows are this rank's; `op` is what gradients go through."""
         handle = begin(list(tensors), name, process_set, lambda *result: result, is_group=is_group)
         results, rows = synchronize(handle)
         conductor = conductor_of(process_set)
-        ctx.process_set = process_set
-        ctx.ranges = []
+        ranges = []
         for index, tensor in enumerate(tensors):
             own = rows[index * conductor.size : (index + 1) * conductor.size]
-            ctx.ranges.append((sum(own[: conductor.rank]), tensor.shape[0]))
+            ranges.append((sum(own[: conductor.rank]), tensor.shape[0]))
+        ctx.arguments = (process_set, op, ranges)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The gradients of the arguments; only the tensors have one."""
-        if len(gradients) == 1:
-            means = [run(gradients[0], Average, 1.0, 1.0, ctx.process_set)]
-        else:
-            means = synchronize(
-                grouped_allreduce_async(gradients, None, None, Average, process_set=ctx.process_set)
-            )
-        own = [
-            mean.narrow(0, start, length)
-            for mean, (start, length) in zip(means, ctx.ranges, strict=True)
-        ]
-        return (None, None, None, *own)
+        own = OwnRows.apply(*ctx.arguments, *gradients)  # type: ignore[no-untyped-call]
+        return (None, None, None, None, *own)
+
+
+class OwnRows(torch.autograd.Function):
+    """This rank's rows of the mean, or sum, over all ranks: the backward of the all-gather."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        process_set: ProcessSet,
+        op: int,
+        ranges: list[tuple[int, int]],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduce, and cut by (start, length)."""
+        ctx.arguments = (None, process_set, len(tensors) > 1, op)
+        reduced = reduce_all(tensors, op, process_set)
+        return tuple(
+            each.narrow(0, start, length)
+            for each, (start, length) in zip(reduced, ranges, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """Gather: the sum by its exact adjoint, the mean by the convention of the family."""
+        gathered = AllGather.apply(*ctx.arguments, *gradients)  # type: ignore[no-untyped-call]
+        return (None, None, None, *gathered)

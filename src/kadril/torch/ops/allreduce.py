@@ -4,10 +4,11 @@
 
 Backward, with g_r the gradient of y_r:
 
-    Sum, Average, Adasum     the same operation on g, with the same factors
-    Min, Max                 prescale * postscale * sum_s g_s at elements that this rank owns, zero
-                             elsewhere; the lowest rank that has the extreme value owns it
-    Product                  postscale * prescale * (sum_s g_s) * prod_{s != r}(prescale * x_s)
+    Sum, Average                the same operation on g, with the same factors
+    Min, Max, Product, Adasum   the derivative of y, see nonlinear.py
+
+The backward pass of Sum and Average is linear again, and its own backward pass the same operation;
+those of the others are differentiated by their formula. See `kadril.torch.ops` for the convention.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.staging import conductor_of, put_back, staged
 from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Max, Min, Product, Sum, choose_op
+from kadril.torch.reduce_ops import LINEAR, choose_op
 
-__all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "owner_mask"]
+__all__ = ["AllReduce", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "run"]
 
 
 def allreduce_async(
@@ -160,7 +161,7 @@ class AllReduce(torch.autograd.Function):
         result: torch.Tensor = synchronize(
             allreduce_async(tensor, None, name, op, prescale, postscale, process_set)
         )
-        if op in (Min, Max, Product):
+        if op not in LINEAR:
             ctx.save_for_backward(tensor)
         return result
 
@@ -169,15 +170,15 @@ class AllReduce(torch.autograd.Function):
         """The gradients of the arguments; only the tensor has one."""
         (gradient,) = gradients
         op, prescale, postscale, process_set = ctx.arguments
-        if op in (Min, Max, Product):
-            (tensor,) = ctx.saved_tensors
-            share = local_share(tensor, op, prescale, process_set)
-            total = run(gradient, Sum, 1.0, 1.0, process_set)
-            result = total * share * (prescale * postscale)
-        else:
-            # Differentiable itself, for gradients of gradients.
+        if op in LINEAR:
             result = AllReduce.apply(  # type: ignore[no-untyped-call]
                 gradient, None, op, prescale, postscale, process_set
+            )
+        else:
+            from kadril.torch.ops.nonlinear import gradients_of  # made of this operation
+
+            (result,) = gradients_of(
+                ctx.saved_tensors, [gradient], op, (prescale, postscale), process_set
             )
         return result, None, None, None, None, None
 
@@ -189,37 +190,4 @@ def run(
     result: torch.Tensor = synchronize(
         allreduce_async(tensor, None, None, op, prescale, postscale, process_set)
     )
-    return result
-
-
-def local_share(
-    tensor: torch.Tensor, op: int, prescale: float, process_set: ProcessSet
-) -> torch.Tensor:
-    """How the reduction changes with each element of this rank's (scaled) tensor; collective."""
-    scaled = tensor.detach() * prescale if prescale != 1.0 else tensor.detach()
-    if op == Product:
-        return product_of_others(scaled, process_set)
-    return owner_mask(scaled, op, process_set).to(tensor.dtype)
-
-
-def owner_mask(tensor: torch.Tensor, op: int, process_set: ProcessSet) -> torch.Tensor:
-    """Where this rank is the lowest one that has the extreme value; collective."""
-    conductor = conductor_of(process_set)
-    extreme = run(tensor, op, 1.0, 1.0, process_set)
-    # A NaN is the extreme value of all ranks that have one.
-    has_it = (tensor == extreme) | (tensor.isnan() & extreme.isnan())
-    claims = torch.where(has_it, conductor.rank, conductor.size).to(torch.int32)
-    return run(claims, Min, 1.0, 1.0, process_set) == conductor.rank
-
-
-def product_of_others(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
-    """The product over all ranks but this; collective. Exact also where factors are zero."""
-    from kadril.torch.ops.allgather import allgather_async
-
-    conductor = conductor_of(process_set)
-    everyone = synchronize(allgather_async(tensor[None], process_set=process_set))
-    others = [rank for rank in range(conductor.size) if rank != conductor.rank]
-    result = torch.ones_like(tensor)
-    for rank in others:
-        result *= everyone[rank]
     return result

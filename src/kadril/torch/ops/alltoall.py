@@ -2,7 +2,8 @@
 
     y_r = [part_r(x_0); part_r(x_1); ...]      parts are rows, `splits[r]` of them for rank r
 
-Backward is the all-to-all with the received splits, which sends every row back to where it was.
+Backward is the all-to-all with the received splits, which sends every row back to where it was; and
+its own backward sends them again.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class AllToAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The gradients of the arguments; only the tensor has one."""
-        handle = alltoall_async(gradients[0], ctx.received, None, ctx.process_set)
-        result, _ = synchronize(handle)
+        result, _ = AllToAll.apply(  # type: ignore[no-untyped-call]
+            gradients[0], ctx.received, None, ctx.process_set
+        )
         return result, None, None, None

@@ -2,7 +2,11 @@
 
     y_r = x_root                   for every rank r
 
-Backward, with g_r the gradient of y_r:  the mean of all g_s on the root, zero elsewhere.
+Backward, with g_r the gradient of y_r:
+
+    x*_root = 1/n sum_s g_s,   x*_r = 0 elsewhere
+
+The backward pass of that is the broadcast again. See `kadril.torch.ops` for the convention.
 """
 
 from __future__ import annotations
@@ -112,14 +116,36 @@ class Broadcast(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         """Copy the root's values."""
-        conductor = conductor_of(process_set)
-        ctx.is_root = conductor.ranks[conductor.rank] == root_rank
-        ctx.process_set = process_set
+        ctx.arguments = (root_rank, process_set)
         result: torch.Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The gradients of the arguments; only the tensor has one."""
-        mean = run(gradients[0], Average, 1.0, 1.0, ctx.process_set)
-        return mean if ctx.is_root else torch.zeros_like(mean), None, None, None
+        result = MeanToRoot.apply(  # type: ignore[no-untyped-call]
+            gradients[0], *ctx.arguments
+        )
+        return result, None, None, None
+
+
+class MeanToRoot(torch.autograd.Function):
+    """The mean over all ranks on the root, zero elsewhere: the backward of the broadcast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, process_set: ProcessSet
+    ) -> torch.Tensor:
+        """Reduce to the root."""
+        ctx.arguments = (root_rank, None, process_set)
+        conductor = conductor_of(process_set)
+        mean = run(tensor, Average, 1.0, 1.0, process_set)
+        return mean if conductor.ranks[conductor.rank] == root_rank else torch.zeros_like(mean)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """Broadcast: also a rank whose part was zero gets the root's gradient."""
+        result = Broadcast.apply(  # type: ignore[no-untyped-call]
+            gradients[0], *ctx.arguments
+        )
+        return result, None, None

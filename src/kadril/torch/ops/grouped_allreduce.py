@@ -2,7 +2,7 @@
 
     y_ir = postscale * reduce_s(prescale * x_is)                   for every tensor i and rank r
 
-Backward is that of `allreduce`, for each tensor.
+Backward is that of `allreduce`, for each tensor, with a group again where that is linear.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from kadril._native import Ticket
 from kadril.engine import Verb
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
-from kadril.torch.ops.allreduce import local_share
+from kadril.torch.ops.allreduce import AllReduce
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, put_back, staged
 from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Max, Min, Product, Sum, choose_op
+from kadril.torch.reduce_ops import LINEAR, choose_op
 
 __all__ = [
+    "GroupedAllReduce",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "reduce_all",
 ]
 
 
@@ -157,7 +159,7 @@ class GroupedAllReduce(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Reduce, and remember what backward needs."""
         ctx.arguments = (op, prescale, postscale, process_set)
-        if op in (Min, Max, Product):
+        if op not in LINEAR:
             ctx.save_for_backward(*tensors)
         handle = grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
         results: tuple[torch.Tensor, ...] = synchronize(handle)
@@ -167,19 +169,32 @@ class GroupedAllReduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The gradients of the arguments; only the tensors have one."""
         op, prescale, postscale, process_set = ctx.arguments
-        is_linear = op not in (Min, Max, Product)
-        handle = (
-            grouped_allreduce_async(gradients, None, None, op, prescale, postscale, process_set)
-            if is_linear
-            else grouped_allreduce_async(gradients, None, None, Sum, process_set=process_set)
-        )
-        results = synchronize(handle)
-        if not is_linear:
-            shares = [
-                local_share(tensor, op, prescale, process_set) for tensor in ctx.saved_tensors
-            ]
-            results = [
-                total * share * (prescale * postscale)
-                for total, share in zip(results, shares, strict=True)
-            ]
+        results: Sequence[torch.Tensor]
+        if op in LINEAR:
+            results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
+                None, op, prescale, postscale, process_set, *gradients
+            )
+        else:
+            from kadril.torch.ops.nonlinear import gradients_of  # made of this operation
+
+            results = gradients_of(
+                ctx.saved_tensors, gradients, op, (prescale, postscale), process_set
+            )
         return (None, None, None, None, None, *results)
+
+
+def reduce_all(
+    tensors: Sequence[torch.Tensor], op: int, process_set: ProcessSet
+) -> list[torch.Tensor]:
+    """Differentiable un-named all-reduce of one tensor, or of several as a group."""
+    if len(tensors) == 1:
+        return [
+            AllReduce.apply(  # type: ignore[no-untyped-call]
+                tensors[0], None, op, 1.0, 1.0, process_set
+            )
+        ]
+    return list(
+        GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
+            None, op, 1.0, 1.0, process_set, *tensors
+        )
+    )

@@ -3,7 +3,12 @@
     y_r = rows_r( postscale * reduce_s(prescale * x_s) )
 
 Where the rows do not divide evenly the first ranks get one more. Backward, with g_r the gradient of
-y_r:  prescale * postscale * [g_0; g_1; ...], times the number of ranks for Sum.
+y_r and n ranks:
+
+    x*_r = c [g_0; g_1; ...]        c = prescale * postscale, times n for Sum
+
+Its own backward is that of the all-gather, c times rows_r of the mean, which is this operation
+again. See `kadril.torch.ops` for the convention.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from kadril._native import Ticket
 from kadril.engine import Verb
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
-from kadril.torch.ops.allgather import allgather_async, grouped_allgather_async
+from kadril.torch.ops.allgather import gather_all
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
 from kadril.torch.process_sets import ProcessSet, global_process_set
 from kadril.torch.reduce_ops import Average, Sum
@@ -186,8 +191,5 @@ class ReduceScatter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The gradients of the arguments; only the tensors have one."""
         scaled = [gradient * ctx.factor for gradient in gradients]
-        if len(scaled) == 1:
-            results = [synchronize(allgather_async(scaled[0], process_set=ctx.process_set))]
-        else:
-            results = synchronize(grouped_allgather_async(scaled, process_set=ctx.process_set))
+        results = gather_all(scaled, ctx.process_set)
         return (None, None, None, None, None, None, *results)
