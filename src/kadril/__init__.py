@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StateError,
         TransportError,
         UnsupportedError,
+        UnsupportedReductionError,
     )
     from kadril.function_job import run
     from kadril.launch import LaunchError
@@ -74,6 +75,7 @@ __all__ = [
     "StateError",
     "TransportError",
     "UnsupportedError",
+    "UnsupportedReductionError",
     "World",
     "__version__",
     "cross_rank",

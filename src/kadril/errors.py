@@ -15,6 +15,8 @@
     |   |-- ClosedError        used after `shutdown()` or `close()`
     |   `-- ForkedError        used in a child made by fork()
     |-- UnsupportedError       no such operation for this dtype, device or transport
+    |   `-- UnsupportedReductionError   no such reduction for this collective
+    |                                                (also a NotImplementedError and a ValueError)
     |-- ConfigError            an option has a value that makes no sense     (also a ValueError)
     |-- CheckpointError        what is to be loaded does not fit, or is damaged (also a ValueError)
     `-- NoRoomError            not enough memory to share                    (also a MemoryError)
@@ -47,6 +49,7 @@ __all__ = [
     "StateError",
     "TransportError",
     "UnsupportedError",
+    "UnsupportedReductionError",
 ]
 
 
@@ -154,6 +157,10 @@ class ForkedError(StateError):
 
 class UnsupportedError(KadrilError):
     """There is no such operation for this dtype, device or transport."""
+
+
+class UnsupportedReductionError(UnsupportedError, NotImplementedError, ValueError):
+    """A collective that reduces does not know this reduction."""
 
 
 class ConfigError(KadrilError, ValueError):

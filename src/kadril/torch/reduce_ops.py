@@ -6,7 +6,7 @@ import warnings
 
 from kadril.engine import Reduction
 
-__all__ = ["LINEAR", "Adasum", "Average", "Max", "Min", "Product", "Sum", "choose_op"]
+__all__ = ["LINEAR", "OP_NAMES", "Adasum", "Average", "Max", "Min", "Product", "Sum", "choose_op"]
 
 Average = int(Reduction.AVERAGE)
 Sum = int(Reduction.SUM)
@@ -17,6 +17,15 @@ Product = int(Reduction.PRODUCT)
 
 # Those whose derivative does not depend on the values.
 LINEAR = (Average, Sum)
+
+OP_NAMES = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+}
 
 
 def choose_op(op: int | None, average: bool | None) -> int:

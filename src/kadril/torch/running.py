@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kadril.engine import Engine
-from kadril.errors import NotInitializedError
+from kadril.errors import ClosedError, NotInitializedError
 from kadril.world import current
 
 if TYPE_CHECKING:
@@ -48,5 +48,12 @@ def running() -> Running:
         found.engine.world.check_usable("kadril.torch")
     if found is not None and not found.engine.is_closed:
         return found
-    current()  # knows better why, where there is no world at all
-    raise NotInitializedError("kadril.torch is not initialized; call hvd.init() first")
+    # The `init()` to call is that of this module, which opens a world too; so it is the one named.
+    message = "kadril.torch is not initialized; call hvd.init() first"
+    try:
+        current()
+    except NotInitializedError:
+        pass
+    except ClosedError:
+        message = "kadril.torch was shut down; call hvd.init() again"
+    raise NotInitializedError(message)

@@ -157,6 +157,23 @@ def test_process_sets_that_make_no_sense(world: World) -> None:
     check_works()
 
 
+@everywhere
+def test_reductions_that_reducescatter_does_not_know(world: World) -> None:
+    """Scripts catch NotImplementedError or HorovodInternalError; it was a plain ValueError."""
+    rows = torch.ones(world.size, 2)
+    for op, name in ((hvd.Adasum, "Adasum"), (hvd.Min, "Min"), (hvd.Max, "Max"), (7, "op 7")):
+        for call in (
+            lambda op=op: hvd.reducescatter(rows, op=op),
+            lambda op=op: hvd.reducescatter_async(rows, op=op),
+            lambda op=op: hvd.grouped_reducescatter([rows], op=op),
+        ):
+            with pytest.raises(NotImplementedError, match=f"not {name};") as caught:
+                call()
+            assert isinstance(caught.value, hvd.HorovodInternalError)
+            assert isinstance(caught.value, ValueError)
+    check_works()
+
+
 @ranks(1)
 def test_after_shutdown(world: World) -> None:
     hvd.init()
@@ -201,15 +218,22 @@ def check_before_init() -> None:
     assert not hvd.is_initialized()
     questions: list[Callable[[], object]] = [getattr(hvd, question) for question in QUESTIONS]
     for call in [*questions, hvd.is_homogeneous, *calls_before_init()]:
-        with pytest.raises(ValueError, match=r"init\(\)") as caught:
+        with pytest.raises(ValueError, match=r"call hvd\.init\(\) first") as caught:
             call()
         assert isinstance(caught.value, NotInitializedError)
+        # Two were named, kadril.init() by some calls and hvd.init() by others; that one is enough.
+        assert str(caught.value).count("init()") == 1
     hvd.shutdown()
     # A process that nobody launched is a world of one.
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
     assert hvd.allreduce(torch.ones(2)).tolist() == [1.0, 1.0]
+    hvd.shutdown()
+    for call in [*questions, hvd.is_homogeneous, *calls_before_init()]:
+        with pytest.raises(NotInitializedError, match=r"shut down; call hvd\.init\(\) again"):
+            call()
+    hvd.init()
 
 
 def test_before_init() -> None:

@@ -20,12 +20,13 @@ import torch
 
 from kadril._native import Ticket
 from kadril.engine import Verb
+from kadril.errors import UnsupportedReductionError
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.allgather import gather_all
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
 from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Average, Sum
+from kadril.torch.reduce_ops import LINEAR, OP_NAMES, Average, Sum
 
 __all__ = [
     "grouped_reducescatter",
@@ -54,8 +55,8 @@ def reducescatter_async(
         postscale_factor: applied to the result.
 
     Raises:
-        ValueError: another op, a tensor without dims, the name is in use, or this rank is not in
-            the set.
+        UnsupportedReductionError: another op.
+        ValueError: a tensor without dims, the name is in use, or this rank is not in the set.
     """
     return begin(
         [tensor],
@@ -95,8 +96,11 @@ def begin(
     is_group: bool = False,
 ) -> int:
     """Begin a reduce-scatter of tensors; `finish` makes the result of the list of outputs."""
-    if op not in (Average, Sum):
-        raise ValueError(f"reducescatter knows Average and Sum, not op {op}")
+    if op not in LINEAR:
+        raise UnsupportedReductionError(
+            f"reducescatter knows Average and Sum, not {OP_NAMES.get(op, f'op {op!r}')}; use"
+            " allreduce and take this rank's rows of the result"
+        )
     conductor = conductor_of(process_set)
     sources = [staged(tensor) for tensor in tensors]
     for source in sources:

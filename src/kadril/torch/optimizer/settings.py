@@ -13,21 +13,12 @@ import torch
 from kadril.torch.compression import Compressor
 from kadril.torch.process_set_reference import ProcessSetReference
 from kadril.torch.process_sets import ProcessSet
-from kadril.torch.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from kadril.torch.reduce_ops import OP_NAMES, Average
 
 __all__ = ["Groups", "Settings", "check_settings"]
 
 # How many groups to make, the groups themselves, or nothing said.
 Groups: TypeAlias = int | Sequence[Sequence[torch.Tensor]] | None
-
-OP_NAMES = {
-    Average: "Average",
-    Sum: "Sum",
-    Adasum: "Adasum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-}
 
 
 @dataclasses.dataclass(frozen=True)
