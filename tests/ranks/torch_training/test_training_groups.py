@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 import torch
 from training_kit import (
@@ -15,6 +19,7 @@ from training_kit import (
 )
 
 import kadril.torch as hvd
+from kadril.errors import NotInitializedError
 from kadril.testing import ranks
 from kadril.world import World
 
@@ -142,6 +147,51 @@ def test_a_compressor_of_ones_own(world: World) -> None:
     backward(parameters, pull_of(world.rank))
     optimizer.step()
     assert_gradients(parameters, combined(all_ranks()))
+
+
+def check_before_init() -> None:
+    """In a process that has no world."""
+    parameters = make_parameters()
+    names = [(f"p{place}", parameter) for place, parameter in enumerate(parameters)]
+    cases: list[dict[str, Any]] = [
+        {"named_parameters": [*names, names[0]]},
+        {"named_parameters": names[:-1]},
+        {"backward_passes_per_step": 0},
+    ]
+    for options in cases:
+        with pytest.raises(ValueError) as caught:
+            hvd.DistributedOptimizer(momentum_sgd(parameters), **options)
+        assert not isinstance(caught.value, NotInitializedError), caught.value
+    with pytest.raises(TypeError, match="takes a torch optimizer"):
+        hvd.DistributedOptimizer(parameters)
+    with pytest.raises(NotInitializedError, match=r"hvd\.init\(\)"):
+        hvd.DistributedOptimizer(momentum_sgd(parameters), names)
+
+
+def test_arguments_are_looked_at_before_the_world() -> None:
+    """A name twice was not told before init(); the missing init() was."""
+    program = "import test_training_groups; test_training_groups.check_before_init()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {program}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@ranks(2)
+def test_names_of_parameters(world: World) -> None:
+    """Programs look names up by parameter in `optimizer._parameter_names`."""
+    hvd.init()
+    for op in (hvd.Average, hvd.Adasum):
+        parameters = make_parameters()
+        names = [(f"p{place}", parameter) for place, parameter in enumerate(parameters)]
+        optimizer = hvd.DistributedOptimizer(momentum_sgd(parameters), names, op=op)
+        assert optimizer._parameter_names == {parameter: name for name, parameter in names}
+        assert optimizer._parameter_names[parameters[1]] == "p1"
+        unnamed = hvd.DistributedOptimizer(momentum_sgd(make_parameters()), op=op)
+        assert len(set(unnamed._parameter_names.values())) == len(parameters)
 
 
 @ranks(1, 2)

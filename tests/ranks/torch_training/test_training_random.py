@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from typing import Any
 
+import pytest
 from training_kit import (
     SHAPES,
     Pull,
@@ -58,12 +61,18 @@ def run(world: World, seed: int) -> None:
             backward(parameters, pull)
         everything = [p for rank in range(world.size) for p in passes_of(rank, step, seed)]
         sums.append(combined(everything))
+        context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if dice.random() < 0.3:
             optimizer.synchronize()
             assert_gradients(parameters, sums[-1])
+            if step % 2:
+                context = optimizer.skip_synchronize()
+            else:
+                context = pytest.warns(UserWarning, match="skip_synchronize")
         if random.Random(f"{seed} {step} {world.rank}").random() < 0.3:  # on some ranks only
             assert len(optimizer.param_groups) == 1
-        optimizer.step()
+        with context:
+            optimizer.step()
         assert_gradients(parameters, sums[-1])
     assert_same(parameters, one_process(momentum_sgd, sums))
 

@@ -167,7 +167,10 @@ def test_gradients_are_clipped_after_they_are_reduced(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_synchronize_then_step_reduces_once(world: World) -> None:
-    """Once more would double every sum; with clipped gradients it would go unnoticed."""
+    """Once more would double every sum; with clipped gradients it would go unnoticed.
+
+    As with Horovod there is one warning of it, that names what to write; there was none.
+    """
     hvd.init()
     parameters, optimizer = make()
     for step in range(2):
@@ -175,7 +178,13 @@ def test_synchronize_then_step_reduces_once(world: World) -> None:
         backward(parameters, pull_of(world.rank, step))
         optimizer.synchronize()
         optimizer.synchronize()
-        optimizer.step()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.step()
+        (warning,) = caught
+        text = "optimizer.step() called without optimizer.skip_synchronize()"
+        assert text in str(warning.message)
+        assert warning.filename == __file__
     sums = [combined(all_ranks(step)) for step in range(2)]
     assert_same(parameters, one_process(momentum_sgd, sums))
 

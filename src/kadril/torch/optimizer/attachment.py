@@ -29,6 +29,7 @@ class Attachment:
         reduces_gradients: whether there is to be a reducer at all.
         prefix: start of the names of its requests in this world.
         skips: whether `step()` leaves gradients as they are.
+        is_synchronized: whether the program called `synchronize()` since the last step.
         inner_step: what a program had put in place of the optimizer's `step`, or None.
     """
 
@@ -43,6 +44,7 @@ class Attachment:
         self.prefix = ""
         self._finalizer: weakref.finalize[[], torch.optim.Optimizer] | None = None
         self.skips = False
+        self.is_synchronized = False
         self.inner_step: Callable[..., Any] | None = None
 
     @property

@@ -22,6 +22,11 @@ class DistributedBase(torch.optim.Optimizer):
     # Whether gradients are reduced, by a reducer.
     reduces_gradients = True
 
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """The name of each parameter, under the name by which Horovod's programs ask for it."""
+        return {parameter: name for name, parameter in self._kadril.names.of(self)}
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes are added up before a step; between steps.
 

@@ -72,8 +72,8 @@ def DistributedOptimizer(  # noqa: N802 - known under this name
     Raises:
         TypeError: not a torch optimizer.
         ValueError: an argument makes no sense; the message says which and why.
+        NotInitializedError: before `init()`, where the arguments make sense.
     """
-    is_alone = size() == 1  # also raises before init()
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"DistributedOptimizer takes a torch optimizer, not a {type(optimizer).__name__}"
@@ -88,6 +88,9 @@ def DistributedOptimizer(  # noqa: N802 - known under this name
         process_set=process_set,
     )
     settings = check_settings(settings, num_groups)
-    kind = DeltaOptimizer if op == Adasum and not is_alone else GradientOptimizer
     names = ParameterNames(named_parameters)
+    names.check_complete(optimizer)
+    # Last, since it needs a world: what is wrong with the arguments is told before init() too.
+    is_alone = size() == 1
+    kind = DeltaOptimizer if op == Adasum and not is_alone else GradientOptimizer
     return cast("OptimizerT", distribute(optimizer, kind, settings, names))

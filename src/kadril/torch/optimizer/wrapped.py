@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kadril.torch.optimizer.closure import ReducedClosure
 from kadril.torch.optimizer.distributed import DistributedBase
+from kadril.torch.reduce_ops import Adasum
 
 __all__ = ["GradientOptimizer"]
 
@@ -63,6 +65,9 @@ class GradientOptimizer(DistributedBase):
         self._opt_called = True  # what schedulers look for
         attachment = self._kadril
         attachment.refresh(self)
+        if attachment.is_synchronized and not attachment.skips:
+            warn_of_second_reduction()
+        attachment.is_synchronized = False
         reducer = attachment.reducer
         if reducer is not None:
             # Who skips has synchronized; who has not is not let down: peers count on it.
@@ -84,12 +89,16 @@ class GradientOptimizer(DistributedBase):
     def synchronize(self) -> None:
         """Wait until every gradient is reduced over the ranks: to clip them, or to look at them.
 
-        A `step()` that follows does not reduce them again.
+        A `step()` that follows does not reduce them again. Outside of `skip_synchronize()` it
+        warns, since Horovod does, and a program that clips gradients is wrong there.
 
         Raises:
             MismatchError, PeerLost, Stalled: as the reduction.
         """
         self._kadril.refresh(self)
+        # With Adasum nothing can be skipped on several ranks, so a program that runs on any number
+        # of them does not either.
+        self._kadril.is_synchronized = self._kadril.settings.op != Adasum
         if self._kadril.reducer is not None:
             self._kadril.reducer.synchronize()
 
@@ -120,6 +129,7 @@ class GradientOptimizer(DistributedBase):
         """
         attachment = self._kadril
         attachment.refresh(self)
+        attachment.is_synchronized = False
         reducer = attachment.reducer
         if reducer is None:
             super().zero_grad(set_to_none)
@@ -151,6 +161,16 @@ class GradientOptimizer(DistributedBase):
         if self._kadril.reducer is not None:
             self._kadril.reducer.drop_round()
         super().load_state_dict(state_dict)
+
+
+def warn_of_second_reduction() -> None:
+    """Warn of a `step()` that would reduce gradients a second time with Horovod."""
+    warnings.warn(
+        "optimizer.step() called without optimizer.skip_synchronize() after"
+        " optimizer.synchronize(): gradients are reduced already. kadril does not reduce them"
+        " again, Horovod would. Write `with optimizer.skip_synchronize(): optimizer.step()`",
+        stacklevel=3,
+    )
 
 
 def is_called_by_grad_scaler() -> bool:
