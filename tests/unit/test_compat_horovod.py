@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kadril.compat.horovod_path import horovod
 from kadril.compat.horovod_path.horovod.common import basics, exceptions, util
 from kadril.compat.horovod_path.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 from kadril.compat.horovod_path.horovod.runner.common.util import hosts, timeout
+from kadril.compat.horovod_path.horovod.runner.util import threads
 from kadril.errors import ConfigError, KadrilError, MismatchError, PeerLost, Stalled
 
 
@@ -125,7 +127,106 @@ def test_basics_has_the_names_of_horovod_and_no_others() -> None:
         made.dance  # noqa: B018
 
 
+def test_cache_remembers_results_by_arguments() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    @util._cache
+    def add(a: int, b: int = 0) -> int:
+        calls.append((a, b))
+        return a + b
+
+    assert [add(1), add(1), add(1, b=2), add(1, b=2), add(2)] == [1, 1, 3, 3, 2]
+    assert calls == [(1, 0), (1, 2), (2, 0)]
+
+
+def test_questions_to_an_extension(capsys: pytest.CaptureFixture[str]) -> None:
+    def name_of(module: Any) -> str:
+        return str(module.__name__)
+
+    def fail(module: Any) -> None:
+        raise KeyError(module)
+
+    assert util._check_extension_lambda("torch", name_of, "built", False) == "kadril.torch"
+    assert capsys.readouterr().out == ""
+    assert util._check_extension_lambda("torch", fail, "built", False) is None
+    assert util._check_extension_lambda("tensorflow", name_of, "built", True) is None
+    assert capsys.readouterr().out == "tensorflow: not built\n"
+
+
+def test_versions_of_keras() -> None:
+    for version, is_new in (("2.10.0", False), ("2.11.0", True), ("3.4.1", True)):
+        keras = types.SimpleNamespace(__version__=version)
+        assert util.support_non_legacy_keras_optimizers(keras) == is_new
+
+
 # horovod.runner
+
+
+def test_arguments_of_a_job() -> None:
+    made = horovod.runner._HorovodArgs()
+    assert made.num_proc == 1
+    assert {value for name, value in vars(made).items() if name != "num_proc"} == {None}
+    names = "run_func hosts min_num_proc timeline_filename use_gloo nics cache_capacity"
+    assert set(names.split()) <= set(vars(made))
+    made.hosts = "a:2"
+    assert horovod.runner._HorovodArgs().hosts is None
+
+
+def test_a_function_in_a_thread() -> None:
+    seen: list[object] = []
+    thread = threads.in_thread(seen.append, (3,), name="mine", daemon=False)
+    thread.join(10)
+    assert (seen, thread.name, thread.daemon) == ([3], "mine", False)
+    threads.in_thread({}.__getitem__, ("no such key",), silent=True).join(10)
+    with pytest.raises(ValueError, match=r"tuple, such as \(value,\), got a str"):
+        threads.in_thread(seen.append, "abc")  # type: ignore[arg-type]
+
+
+def test_a_function_at_an_event() -> None:
+    event, stop, called = threading.Event(), threading.Event(), threading.Event()
+    thread = threads.on_event(event, called.set, stop=stop, check_stop_interval_s=0.01)
+    assert not called.is_set()
+    event.set()
+    thread.join(10)
+    assert called.is_set()
+    # One that is stopped before never calls.
+    called.clear()
+    stop.set()
+    threads.on_event(threading.Event(), called.set, stop=stop, check_stop_interval_s=0.01).join(10)
+    threads.on_event(event, called.set, stop=stop).join(10)
+    assert not called.is_set()
+    with pytest.raises(ValueError, match="needs an event"):
+        threads.on_event(None, called.set)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="give a stop event"):
+        threads.on_event(event, called.set, daemon=False)
+
+
+def test_many_calls_in_threads() -> None:
+    all_there = threading.Barrier(3)
+
+    def add(a: int, b: int) -> int:
+        all_there.wait(10)  # so they run at once
+        return a + b
+
+    args = [[1, 10], [2, 20], [3, 30]]
+    assert threads.execute_function_multithreaded(add, args) == {0: 11, 1: 22, 2: 33}
+    assert args == [[1, 10], [2, 20], [3, 30]]
+    assert threads.execute_function_multithreaded(max, [(1, 2)] * 5, True, 2) == dict.fromkeys(
+        range(5), 2
+    )
+    assert threads.execute_function_multithreaded(add, []) == {}
+    with pytest.raises(RuntimeError, match="call 1 of 2 of fail_at_one failed: KeyError") as caught:
+        threads.execute_function_multithreaded(fail_at_one, [(0,), (1,)])
+    assert isinstance(caught.value.__cause__, KeyError)
+    done = threading.Event()
+    assert threads.execute_function_multithreaded(done.set, [()], False) is None
+    assert done.wait(10)
+
+
+def fail_at_one(number: int) -> int:
+    if number == 1:
+        raise KeyError(number)
+    return number
 
 
 def test_hosts(tmp_path: Path) -> None:

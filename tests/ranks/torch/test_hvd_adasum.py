@@ -45,6 +45,15 @@ def test_every_float(world: World) -> None:
 
 
 @everywhere
+def test_it_does_not_depend_on_mpi(world: World) -> None:
+    """Programs written for Horovod, where it does, ask mpi_enabled() first; the answer is true."""
+    assert hvd.mpi_enabled() == (world.transport.kind == "mpi")
+    assert hvd.gloo_enabled() != hvd.mpi_enabled()
+    alike = torch.tensor([3.0, -1.0, 2.0])
+    assert hvd.allreduce(alike, op=hvd.Adasum).tolist() == alike.tolist()
+
+
+@everywhere
 def test_what_is_orthogonal_is_added_and_what_is_alike_is_averaged(world: World) -> None:
     # Exact in any arithmetic: the coefficients are 1, and 1/2.
     orthogonal = torch.zeros(5, dtype=torch.float64)

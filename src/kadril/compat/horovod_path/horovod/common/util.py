@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import itertools
@@ -10,9 +11,9 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = [
     "EXTENSIONS",
@@ -36,11 +37,18 @@ __all__ = [
     "num_rank_is_power_2",
     "rocm_built",
     "split_list",
+    "support_non_legacy_keras_optimizers",
 ]
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 Item = TypeVar("Item")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _cache(f: Function) -> Function:
+    """Make a function remember its results by its arguments, which must be hashable."""
+    return cast("Function", functools.cache(f))
 
 
 def get_ext_suffix() -> str:
@@ -57,6 +65,26 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether there is a part for this framework: for torch, where torch is installed."""
     return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+
+
+def _check_extension_lambda(
+    ext_base_name: str, fn: Callable[[Any], Any], fn_desc: str, verbose: bool
+) -> Any:
+    """What a function says of the module of a framework; None without the module, or if it fails.
+
+    Args:
+        ext_base_name: name of the framework, such as "torch".
+        fn: called with the module.
+        fn_desc: what it finds out, for `verbose`.
+        verbose: whether to print the answer.
+    """
+    result = None
+    if extension_available(ext_base_name):
+        with suppress(Exception):
+            result = fn(importlib.import_module(f"kadril.{ext_base_name}"))
+    if verbose:
+        print(f"{ext_base_name}: {'' if result else 'not '}{fn_desc}")  # noqa: T201 - asked for
+    return result
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
@@ -167,6 +195,11 @@ def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
     """Nothing to compare: kadril is built against no version of a framework."""
+
+
+def support_non_legacy_keras_optimizers(k: Any) -> bool:
+    """Whether a module `keras` has the optimizers of version 2.11 and later."""
+    return is_version_greater_equal_than(str(k.__version__), "2.11.0")
 
 
 def is_iterable(x: object) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 
 import kadril
 
-__all__ = ["run"]
+from .arguments import _HorovodArgs
+
+__all__ = ["_HorovodArgs", "run"]
 
 
 def run(

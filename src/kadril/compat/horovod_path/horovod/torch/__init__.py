@@ -3,12 +3,12 @@
 import importlib
 
 from .._forward import forward
+from . import functions
 
-_torch = importlib.import_module("kadril.torch")
+__all__ = list(importlib.import_module("kadril.torch").__all__)
 
-__all__ = list(_torch.__all__)
-
-globals().update({name: getattr(_torch, name) for name in __all__})
+# By way of a module that has all of them, and does more in one.
+globals().update({name: getattr(functions, name) for name in __all__})
 
 # Names that are not exported, and those that are added later.
 __getattr__ = forward("kadril.torch")
