@@ -388,6 +388,23 @@ def test_a_third_derivative(world: World) -> None:
     assert derivative.tolist() == [24.0 * size**3 * size] * 2
 
 
+@on_ranks(3, transports=("shm",), process_sets="dynamic")
+def test_second_derivatives_in_a_process_set(world: World) -> None:
+    """The mean is over the members, the root a rank of the world: g = 3 x^2, and g^2' = 36 x^3."""
+    members = hvd.add_process_set([0, 2])
+    if world.rank != 1:
+        for run, is_mine in (
+            (lambda x: hvd.allgather(x, process_set=members), True),
+            (lambda x: hvd.broadcast(x, 2, process_set=members), world.rank == 2),
+            (lambda x: hvd.alltoall(x, process_set=members), True),
+        ):
+            x = torch.full((2,), world.rank + 1.0, dtype=torch.float64, requires_grad=True)
+            (first,) = torch.autograd.grad((run(x) ** 3).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.square().sum(), x)
+            assert second.tolist() == [36.0 * (world.rank + 1) ** 3 if is_mine else 0.0] * 2
+    hvd.remove_process_set(members)
+
+
 @on_shm
 def test_second_derivatives_through_compression(world: World) -> None:
     """Casts are differentiable; the numbers here are exact in 8 bits."""
