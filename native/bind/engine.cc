@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "array.h"
+#include "capi_state.h"
 #include "engine/adasum.h"
 #include "engine/conductor.h"
 #include "engine/shm_lane.h"
@@ -36,6 +37,7 @@ class PythonConductor {
 
   ~PythonConductor() {
     nb::gil_scoped_release release;
+    retract_conductor(*conductor);
     conductor->close();
   }
 
@@ -155,14 +157,6 @@ std::string call_site() {
   return site;
 }
 
-bool is_supported(const Descriptor& descriptor, const Piece& piece) {
-  if (descriptor.verb != Verb::allreduce && descriptor.verb != Verb::reducescatter) return true;
-  // The mean of flags is no flag.
-  if (descriptor.reduction == Reduction::average && piece.dtype == DType::boolean) return false;
-  if (descriptor.reduction == Reduction::adasum) return supports_adasum(piece.dtype);
-  return supports(piece.dtype, op_of(descriptor.reduction));
-}
-
 // A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
 nb::object submit(PythonConductor& self, int verb, std::string name, bool is_named,
                   nb::handle tensors, nb::handle targets, int reduction, int root, double prescale,
@@ -245,6 +239,14 @@ nb::object memory_at(Address address, uint64_t num_bytes) {
 }
 
 }  // namespace
+
+bool is_supported(const Descriptor& descriptor, const Piece& piece) {
+  if (descriptor.verb != Verb::allreduce && descriptor.verb != Verb::reducescatter) return true;
+  // The mean of flags is no flag.
+  if (descriptor.reduction == Reduction::average && piece.dtype == DType::boolean) return false;
+  if (descriptor.reduction == Reduction::adasum) return supports_adasum(piece.dtype);
+  return supports(piece.dtype, op_of(descriptor.reduction));
+}
 
 Conductor& conductor_of(nb::handle conductor) {
   return *nb::cast<PythonConductor&>(conductor).conductor;

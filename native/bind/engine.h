@@ -11,6 +11,11 @@ namespace kadril {
 Channel& channel_of(nanobind::handle channel);
 
 class Conductor;
+struct Descriptor;
+struct Piece;
+
+// Whether the reduction that is asked for, if any, makes sense for the dtype of this piece.
+bool is_supported(const Descriptor& descriptor, const Piece& piece);
 
 // The conductor within a Python object of class Conductor.
 Conductor& conductor_of(nanobind::handle conductor);

@@ -17,6 +17,7 @@
 
 #include "arena.h"
 #include "array.h"
+#include "capi_state.h"
 #include "channel.h"
 #include "collectives.h"
 #include "engine.h"
@@ -460,6 +461,7 @@ NB_MODULE(_native, module) {
   bind_channel(module);
   bind_segment(module);
   bind_engine(module);
+  bind_capi(module);
   bind_moves(module);
   bind_outbox(module);
   module.def("reduce_local", &reduce_local);

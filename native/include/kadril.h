@@ -25,6 +25,22 @@
 extern "C" {
 #endif
 
+/* Kinds of failure, for programs that act on them; the text is for people. Later versions may add
+ * more at the end. */
+typedef enum {
+  KADRIL_OK,
+  KADRIL_FAILED,          /* for a reason of none of the kinds below */
+  KADRIL_NOT_INITIALIZED, /* before kadril_init(), or after kadril_shutdown() */
+  KADRIL_INVALID,         /* an argument cannot be served, or a name is in use: refused at once */
+  KADRIL_NO_SUCH_SET,     /* likewise: there is no process set of that number */
+  KADRIL_NOT_A_MEMBER,    /* likewise: this rank is not in the process set */
+  KADRIL_SET_EXISTS,      /* likewise: there is a process set of these ranks */
+  KADRIL_MISMATCH,        /* ranks asked for different things; the next operation works */
+  KADRIL_PEER_LOST,       /* a rank is dead, has left or gave up: the process set cannot go on */
+  KADRIL_STALLED,         /* a rank is too late: likewise */
+  KADRIL_CLOSED           /* the world was closed while the operation was under way */
+} kadril_status;
+
 typedef enum {
   KADRIL_BOOL,
   KADRIL_UINT8,
@@ -60,7 +76,8 @@ typedef struct {
   int num_dims;
   const int64_t* splits; /* all-gather, all-to-all: rows that came from each rank */
   int num_splits;
-  int last_joined; /* join: the rank that joined last */
+  int last_joined;      /* join: the rank that joined last */
+  kadril_status status; /* KADRIL_OK where error is NULL */
 } kadril_result;
 
 /* Called once, from a thread of the library, which must not be kept waiting. */
@@ -69,7 +86,11 @@ typedef void (*kadril_callback)(void* context, const kadril_result* result);
 int kadril_init(void);
 int kadril_shutdown(void);
 bool kadril_is_initialized(void);
+/* Why the last call of this thread that returned -1 (or false) did so. */
 const char* kadril_last_error(void);
+kadril_status kadril_last_status(void);
+/* For code that wraps this interface: say why, and return -1. */
+int kadril_fail(kadril_status status, const char* why);
 
 int kadril_rank(void);
 int kadril_size(void);
@@ -77,6 +98,11 @@ int kadril_local_rank(void);
 int kadril_local_size(void);
 int kadril_cross_rank(void);
 int kadril_cross_size(void);
+int kadril_is_homogeneous(void); /* 1 where all hosts have the same number of ranks, else 0 */
+
+/* Write what is done when, on all ranks, to one file; all ranks call these alike. */
+int kadril_start_timeline(const char* path, bool mark_cycles);
+int kadril_stop_timeline(void);
 
 /* Process sets: all ranks call these alike. Set 0 has all ranks. */
 int kadril_add_process_set(const int* ranks, int num_ranks); /* the number of the set */
@@ -94,6 +120,12 @@ int kadril_allreduce_async(const void* input, void* output, kadril_dtype dtype,
                            const int64_t* shape, int num_dims, const char* name, kadril_op op,
                            double prescale, double postscale, int set, kadril_callback callback,
                            void* context);
+/* Several tensors under one name, all or nothing; one callback for all of them. */
+int kadril_grouped_allreduce_async(int num_tensors, const void* const* inputs, void* const* outputs,
+                                   const kadril_dtype* dtypes, const int64_t* const* shapes,
+                                   const int* num_dims, const char* name, kadril_op op,
+                                   double prescale, double postscale, int set,
+                                   kadril_callback callback, void* context);
 int kadril_allgather_async(const void* input, kadril_dtype dtype, const int64_t* shape,
                            int num_dims, const char* name, int set, kadril_callback callback,
                            void* context);
@@ -107,9 +139,15 @@ int kadril_reducescatter_async(const void* input, kadril_dtype dtype, const int6
                                int num_dims, const char* name, kadril_op op, double prescale,
                                double postscale, int set, kadril_callback callback, void* context);
 int kadril_barrier_async(int set, kadril_callback callback, void* context);
-int kadril_join_async(kadril_callback callback, void* context);
+int kadril_join_async(kadril_callback callback, void* context); /* of all ranks */
+int kadril_join_set_async(int set, kadril_callback callback, void* context);
 
-/* The names that Horovod's library has for the same. */
+/* The names that Horovod's library has for the same. What returns the number of a process set, or a
+ * rank or size in one, returns one of Horovod's codes where it fails:
+ *     -1 not initialized   -3 no such set   -4 not a member   -5 shut down   -6 the set exists
+ *     -7 any other reason (which Horovod has no code for)
+ *
+ * horovod_init(): `ranks` are those of the world, or none; a part of them is refused. */
 bool horovod_init(const int* ranks, int num_ranks, const int* process_set_ranks,
                   const int* process_set_sizes, int num_process_sets);
 void horovod_shutdown(void);
@@ -120,6 +158,20 @@ int horovod_cross_rank(void);
 int horovod_size(void);
 int horovod_local_size(void);
 int horovod_cross_size(void);
+int horovod_is_homogeneous(void);
+int horovod_start_timeline(const char* path, bool mark_cycles);
+int horovod_stop_timeline(void);
+/* What Python's kadril.torch says of the same names. */
+int horovod_mpi_threads_supported(void);
+bool horovod_mpi_enabled(void);
+bool horovod_mpi_built(void);
+bool horovod_gloo_enabled(void);
+bool horovod_gloo_built(void);
+int horovod_nccl_built(void); /* its version as a number, or 0 */
+bool horovod_ddl_built(void);
+bool horovod_ccl_built(void);
+bool horovod_cuda_built(void);
+bool horovod_rocm_built(void);
 int horovod_reduce_op_average(void);
 int horovod_reduce_op_sum(void);
 int horovod_reduce_op_adasum(void);
@@ -137,6 +189,10 @@ int horovod_process_set_ranks(int set, int* ranks);
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifdef MPI_VERSION /* <mpi.h> was included before */
+#include "kadril_mpi.h"
 #endif
 
 #endif

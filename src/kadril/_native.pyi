@@ -361,6 +361,20 @@ def memory_at(address: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:
 def set_package_paths(paths: Sequence[str], /) -> None:
     """Tell where files of libraries are: their frames are nobody's call site."""
 
+def publish_engine(
+    engine: int,
+    facts: Sequence[int],
+    sets: Sequence[tuple[int, Sequence[int], Conductor | None]],
+    /,
+) -> None:
+    """Tell the C interface of the engine of this process and all its sets.
+
+    `facts` are rank, size, local rank and size, cross rank and size, and whether hosts are alike.
+    """
+
+def retract_engine(engine: int, /) -> None:
+    """Tell the C interface that an engine is closed; another one that took its place stays."""
+
 def reduce_local(
     targets: Sequence[int],
     sources: Sequence[int],

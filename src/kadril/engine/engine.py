@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from kadril import _native
 from kadril.engine.conductor import ProcessSetConductor
 from kadril.engine.timeline import TimelineFile
 from kadril.errors import ClosedError, StateError
@@ -101,6 +102,7 @@ class Engine:
             self.everyone.agree("remove_process_set", f"set={set_id}")
             del self.members[set_id]
             conductor = self.conductors.pop(set_id, None)
+            self._publish()
             if conductor is not None:
                 conductor.close()
 
@@ -133,6 +135,7 @@ class Engine:
         """Leave all sets; local. Requests under way fail."""
         with self._lock:
             self._is_closed = True
+            _native.retract_engine(id(self))
             for conductor in self.conductors.values():
                 conductor.close()
             self.conductors.clear()
@@ -163,7 +166,20 @@ class Engine:
             self.conductors[set_id] = conductor
             if self._timeline is not None:
                 conductor.native.set_timeline(self._timeline.native, False)
+        self._publish()
         return set_id
+
+    def _publish(self) -> None:
+        """Tell the C interface which sets there are."""
+        here = self.world
+        facts = [here.rank, here.size, here.local_rank, here.local_size]
+        facts += [here.cross_rank, here.cross_size, int(here.layout.is_homogeneous)]
+        sets = [
+            (set_id, ranks, conductor and conductor.native)
+            for set_id, ranks in self.members.items()
+            for conductor in [self.conductors.get(set_id)]
+        ]
+        _native.publish_engine(id(self), facts, sets)
 
 
 def engine_of(world: World) -> Engine:

@@ -140,8 +140,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of ranks."""
-    layout = running().engine.world.layout
-    return len({len(host) for host in layout.hosts}) == 1
+    return running().engine.world.layout.is_homogeneous
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

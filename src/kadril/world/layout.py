@@ -40,6 +40,11 @@ class Layout:
         """Number of ranks."""
         return sum(len(host) for host in self.hosts)
 
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have the same number of ranks."""
+        return len({len(host) for host in self.hosts}) == 1
+
     def host_of(self, rank: int) -> tuple[int, ...]:
         """World ranks on the host of a rank, itself among them."""
         return next(host for host in self.hosts if rank in host)
