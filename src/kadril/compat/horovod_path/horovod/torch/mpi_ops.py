@@ -1,5 +1,139 @@
-"""The collectives, handles and basics."""
+"""The collectives, handles and basics, and what lies below them in Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import torch
+
+from kadril.torch import handles
+from kadril.torch.ops.allreduce import AllReduce
+from kadril.torch.process_sets import ProcessSet
+from kadril.torch.reduce_ops import choose_op
 
 from .._forward import forward
+from ..common.basics import HorovodBasics
+from . import mpi_lib_v2 as mpi_lib
 
+# Every other name is that of kadril.torch.
 __getattr__ = forward("kadril.torch")
+
+_NULL = ""
+
+_basics = HorovodBasics(__file__, "mpi_lib_v2")
+
+
+class HandleMap(MutableMapping[int, tuple[Any, Any]]):
+    """What operations under way work on: (tensor, output) by their handles.
+
+    An operation is in it until it is synchronized. The output is None where it does not exist
+    before the operation is done, such as that of an all-gather.
+    """
+
+    def __getitem__(self, handle: int) -> tuple[Any, Any]:
+        pending = handles._pending[handle]
+        output = pending.result if isinstance(pending.result, torch.Tensor) else None
+        kept = pending.kept
+        if isinstance(kept, tuple):  # of mpi_lib, which knows both
+            return kept[0], kept[1]
+        return (output if kept is None else kept), output
+
+    def __setitem__(self, handle: int, value: tuple[Any, ...]) -> None:
+        pending = handles._pending[handle]
+        kept = (*value[:1], value[-1], pending.kept)
+        handles._pending[handle] = pending._replace(kept=kept)
+
+    def __delitem__(self, handle: int) -> None:
+        # The memory that an operation under way writes to must stay alive.
+        if handle in handles._pending and not handles._pending[handle].ticket.is_done:
+            raise ValueError(f"the operation of handle {handle} is under way; synchronize it")
+        del handles._pending[handle]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(handles._pending))
+
+    def __len__(self) -> int:
+        return len(handles._pending)
+
+
+_handle_map = HandleMap()
+
+
+def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
+    """One operation of the arguments `op` and `average`, the older one."""
+    return choose_op(op, average)
+
+
+def _allreduce_function_factory(tensor: torch.Tensor) -> str:
+    return "horovod_torch_allreduce_async_" + tensor.type().replace(".", "_")
+
+
+def _check_function(function_factory: Callable[[torch.Tensor], str], tensor: torch.Tensor) -> str:
+    """The function of `mpi_lib` for a tensor.
+
+    Raises:
+        ValueError: there is none for tensors of this type.
+    """
+    function = function_factory(tensor)
+    if not hasattr(mpi_lib, function):
+        raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+    return function
+
+
+def _allreduce_async(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> int:
+    """Begin an all-reduce of `tensor` into `output`, which may be the same, and give its handle.
+
+    Raises:
+        ValueError: there is no such op, the name is in use, or this rank is not in the set.
+    """
+    function = _check_function(_allreduce_function_factory, tensor)
+    set_id = process_set.process_set_id
+    if set_id is None:
+        raise ValueError(f"{process_set} is not registered; pass it to add_process_set() first")
+    handle: int = getattr(mpi_lib, function)(
+        tensor,
+        output,
+        1,
+        _NULL if name is None else name.encode(),
+        choose_op(op, None),
+        prescale_factor,
+        postscale_factor,
+        set_id,
+    )
+    return handle
+
+
+class HorovodAllreduce(AllReduce):
+    """The differentiable all-reduce, with Horovod's arguments."""
+
+    @staticmethod
+    def forward(  # type: ignore[override] - the arguments are Horovod's
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Reduce, and remember what backward needs."""
+        chosen = choose_op(op, average)
+        return AllReduce.forward(
+            ctx, tensor, name, chosen, prescale_factor, postscale_factor, process_set
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The gradients of the arguments; only the tensor has one."""
+        result, *_ = AllReduce.backward(ctx, *gradients)
+        return result, None, None, None, None, None, None
