@@ -40,12 +40,12 @@ static void await(outcome* out) {
   pthread_mutex_unlock(&mutex);
 }
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
+#define CHECK(condition)                                                               \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
       fprintf(stderr, "line %d: %s; %s\n", __LINE__, #condition, kadril_last_error()); \
-      exit(1);                                                                    \
-    }                                                                             \
+      exit(1);                                                                         \
+    }                                                                                  \
   } while (0)
 
 int main(void) {
@@ -68,7 +68,8 @@ int main(void) {
   double rows[8] = {rank, rank, rank, rank, rank, rank, rank, rank};
   const int64_t uneven[2] = {rank + 1, 2};
   outcome gathered = {0};
-  CHECK(kadril_allgather_async(rows, KADRIL_FLOAT64, uneven, 2, "rows", 0, on_done, &gathered) == 0);
+  CHECK(kadril_allgather_async(rows, KADRIL_FLOAT64, uneven, 2, "rows", 0, on_done, &gathered) ==
+        0);
   await(&gathered);
   CHECK(gathered.shape[0] == (int64_t)sum_of_ranks && gathered.shape[1] == 2);
   CHECK(gathered.splits[size - 1] == size && gathered.values[2] == 1);
