@@ -52,8 +52,12 @@ def compile_program(source: str, directory: Path, *flags: str) -> Path:
 
 def run(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """A command that must succeed."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env={**os.environ, **variables}
-    )
+    environment = {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **variables,
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -123,7 +123,7 @@ def test_extensions() -> None:
 def test_basics_has_the_names_of_horovod_and_no_others() -> None:
     made = basics.HorovodBasics(__file__, "mpi_lib_v2")
     assert {"init", "rank", "nccl_built", "start_timeline"} <= set(dir(made))
-    with pytest.raises(AttributeError, match="HorovodBasics has no 'dance'"):
+    with pytest.raises(AttributeError, match="'HorovodBasics' object has no attribute 'dance'"):
         made.dance  # noqa: B018
 
 

@@ -174,11 +174,8 @@ class Engine:
         here = self.world
         facts = [here.rank, here.size, here.local_rank, here.local_size]
         facts += [here.cross_rank, here.cross_size, int(here.layout.is_homogeneous)]
-        sets = [
-            (set_id, ranks, conductor and conductor.native)
-            for set_id, ranks in self.members.items()
-            for conductor in [self.conductors.get(set_id)]
-        ]
+        native = {each: conductor.native for each, conductor in self.conductors.items()}
+        sets = [(each, ranks, native.get(each)) for each, ranks in self.members.items()]
         _native.publish_engine(id(self), facts, sets)
 
 

@@ -112,11 +112,11 @@ def _allreduce_async(
     return handle
 
 
-class HorovodAllreduce(AllReduce):
+class HorovodAllreduce(torch.autograd.Function):
     """The differentiable all-reduce, with Horovod's arguments."""
 
     @staticmethod
-    def forward(  # type: ignore[override] - the arguments are Horovod's
+    def forward(
         ctx: Any,
         tensor: torch.Tensor,
         average: bool | None,
