@@ -2,6 +2,7 @@
 #include "adapter.h"
 
 #include <string>
+#include <thread>
 
 using namespace adapter;
 
@@ -131,6 +132,13 @@ void meet() {
   }
 }
 
+// Two threads of a rank once asked for barriers of the same number, and one was refused.
+void meet_from_two_threads() {
+  std::thread other(meet);
+  meet();
+  other.join();
+}
+
 // Rank 1 reduces once more than rank 0, and meets no one less; afterwards barriers agree again.
 void join() {
   auto last = Array::of<int32_t>(HOROVOD_INT32, {}, {-1});
@@ -197,6 +205,14 @@ void misuse() {
                                never.callback())
             .type() == INVALID_ARGUMENT);
   CHECK(EnqueueBarrier(never.callback(), 9).type() == INVALID_ARGUMENT);
+  auto flags = Array::of<char>(HOROVOD_BOOL, {2}, {0, 1});
+  CHECK(EnqueueTensorAllreduce(context_for({}), tensor_of(flags), tensor_of(flags),
+                               ReadyEventList(), "misuse", cpu, never.callback(), AVERAGE)
+            .type() == INVALID_ARGUMENT);
+  CHECK(EnqueueTensorAllreduce(context_for({}), tensor_of(array), tensor_of(array),
+                               ReadyEventList(), "misuse", cpu, never.callback(),
+                               static_cast<ReduceOp>(6))
+            .type() == INVALID_ARGUMENT);
   CHECK(never.num_calls() == 0);
 }
 
@@ -273,6 +289,7 @@ int main() {
   exchange();
   reduce_and_scatter();
   meet();
+  meet_from_two_threads();
   disagree();
   use_a_name_twice();
   misuse();

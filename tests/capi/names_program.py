@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,25 @@ def call_process_sets(basics: HorovodBasics) -> None:
     assert basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
 
 
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+def on_done(_context: int, _result: int) -> None:
+    """The callback of an operation that was submitted to the C interface."""
+    is_done.set()
+
+
+is_done = threading.Event()
+
+
+def call_operations(basics: HorovodBasics) -> None:
+    """An operation of the C interface works in the world that Python opened, and not after it."""
+    library = basics.MPI_LIB_CTYPES
+    assert library.kadril_barrier_async(0, on_done, None) == 0
+    assert is_done.wait(60)
+    hvd.shutdown()
+    assert library.kadril_barrier_async(0, on_done, None) == -1
+    assert b"not initialized" in library.kadril_last_error()
+
+
 class Communicator:
     """What `_comm_process_set_id` asks a communicator for; a real one is in `multi_comm.py`."""
 
@@ -162,6 +182,16 @@ def call_allreduce() -> None:
         mpi_ops._allreduce_function_factory,
         sparse,
     )
+    handle = hvd.allreduce_async(tensor, name="low", op=hvd.Sum)
+    assert torch.equal(mpi_ops._handle_map[handle][0], tensor)
+    assert hvd.synchronize(handle).tolist() == [2]
+    handle = hvd.allgather_async(tensor)
+    given, output = mpi_ops._handle_map[handle]
+    assert torch.equal(given, tensor)
+    assert output is None
+    assert len(mpi_ops._handle_map) == 1
+    hvd.synchronize(handle)
+    assert not mpi_ops._handle_map
     assert mpi_ops.handle_average_backwards_compatibility(None, None) == hvd.Average
 
 
@@ -199,6 +229,6 @@ assert made.MPI_LIB_CTYPES.horovod_init(None, 0, sets, sizes, 1)
 assert hvd.is_initialized()
 assert hvd.get_process_set_ids_and_ranks() == {0: [0, 1], 1: [1]}
 assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [2]
-hvd.shutdown()
+call_operations(made)
 assert made.MPI_LIB_CTYPES.horovod_rank() == -1
 sys.stdout.write("all well\n")

@@ -8,7 +8,7 @@ There is one for each type of tensor: `tensor.type()` with underscores.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,6 +37,14 @@ TYPES = (
     "ComplexFloat",
     "ComplexDouble",
 )
+
+
+class Operands(NamedTuple):
+    """What an operation works on, and the memory that it uses; alive until it is done."""
+
+    tensor: torch.Tensor
+    output: torch.Tensor
+    source: torch.Tensor
 
 
 def allreduce_async(
@@ -88,7 +96,8 @@ def allreduce_async(
         return result.div_(divisor) if divisor > 1 else result
 
     is_there = divisor <= 1 and output.is_cpu and target.data_ptr() == output.data_ptr()
-    return keep(conductor, ticket, output if is_there else Finish(finish), (tensor, output, source))
+    operands = Operands(tensor, output, source)
+    return keep(conductor, ticket, output if is_there else Finish(finish), operands)
 
 
 def horovod_torch_poll(handle: int) -> bool:

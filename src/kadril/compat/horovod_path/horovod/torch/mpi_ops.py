@@ -24,25 +24,34 @@ _NULL = ""
 _basics = HorovodBasics(__file__, "mpi_lib_v2")
 
 
-class HandleMap(MutableMapping[int, tuple[Any, Any]]):
+class HandleMap(MutableMapping[int, tuple[Any, ...]]):
     """What operations under way work on: (tensor, output) by their handles.
 
-    An operation is in it until it is synchronized. The output is None where it does not exist
-    before the operation is done, such as that of an all-gather.
+    An operation is in it until it is synchronized. The tensor has the values as they were given to
+    the engine; of a group it is a list. The output is None where it does not exist before the
+    operation is done, such as that of an all-gather.
     """
 
-    def __getitem__(self, handle: int) -> tuple[Any, Any]:
+    def __init__(self) -> None:
+        self._given: dict[int, tuple[Any, ...]] = {}  # what callers of mpi_lib put here
+
+    def __getitem__(self, handle: int) -> tuple[Any, ...]:
         pending = handles._pending[handle]
-        output = pending.result if isinstance(pending.result, torch.Tensor) else None
+        if handle in self._given:
+            return self._given[handle]
+        if isinstance(pending.kept, mpi_lib.Operands):
+            return pending.kept.tensor, pending.kept.output
+        output = None if isinstance(pending.result, handles.Finish) else pending.result
         kept = pending.kept
-        if isinstance(kept, tuple):  # of mpi_lib, which knows both
-            return kept[0], kept[1]
+        if isinstance(kept, list) and len(kept) == 1:
+            (kept,) = kept
         return (output if kept is None else kept), output
 
     def __setitem__(self, handle: int, value: tuple[Any, ...]) -> None:
-        pending = handles._pending[handle]
-        kept = (*value[:1], value[-1], pending.kept)
-        handles._pending[handle] = pending._replace(kept=kept)
+        if handle not in handles._pending:
+            raise KeyError(handle)
+        known = {each: given for each, given in self._given.items() if each in handles._pending}
+        self._given = {**known, handle: value}
 
     def __delitem__(self, handle: int) -> None:
         # The memory that an operation under way writes to must stay alive.
