@@ -1,7 +1,6 @@
 // How the C interface asks Python: finding the other ranks, and everything else that happens once.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
