@@ -43,6 +43,7 @@ class Engine:
         self._lock = threading.RLock()
         self._is_closed = False
         self._open_set(tuple(range(world.size)))
+        self._publish()
 
     @property
     def is_closed(self) -> bool:
@@ -87,7 +88,9 @@ class Engine:
         with self._lock:
             wanted = self._check_ranks(ranks)
             self.everyone.agree("add_process_set", f"ranks={list(wanted)}")
-            return self._open_set(wanted)
+            set_id = self._open_set(wanted)
+            self._publish()
+            return set_id
 
     def remove_set(self, set_id: int) -> None:
         """Remove a process set; all ranks of the world call it alike.
@@ -143,6 +146,15 @@ class Engine:
                 self._timeline.close()
                 self._timeline = None
 
+    def _publish(self) -> None:
+        """Tell the C interface which sets there are."""
+        here = self.world
+        facts = [here.rank, here.size, here.local_rank, here.local_size]
+        facts += [here.cross_rank, here.cross_size, int(here.layout.is_homogeneous)]
+        native = {each: conductor.native for each, conductor in self.conductors.items()}
+        sets = [(each, ranks, native.get(each)) for each, ranks in self.members.items()]
+        _native.publish_engine(id(self), facts, sets)
+
     def _check_ranks(self, ranks: Sequence[int]) -> tuple[int, ...]:
         wanted = tuple(sorted(ranks))
         if not wanted:
@@ -166,17 +178,7 @@ class Engine:
             self.conductors[set_id] = conductor
             if self._timeline is not None:
                 conductor.native.set_timeline(self._timeline.native, False)
-        self._publish()
         return set_id
-
-    def _publish(self) -> None:
-        """Tell the C interface which sets there are."""
-        here = self.world
-        facts = [here.rank, here.size, here.local_rank, here.local_size]
-        facts += [here.cross_rank, here.cross_size, int(here.layout.is_homogeneous)]
-        native = {each: conductor.native for each, conductor in self.conductors.items()}
-        sets = [(each, ranks, native.get(each)) for each, ranks in self.members.items()]
-        _native.publish_engine(id(self), facts, sets)
 
 
 def engine_of(world: World) -> Engine:
