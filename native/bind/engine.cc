@@ -42,10 +42,10 @@ class PythonConductor {
   }
 
   // The others are told of a name only once, so where it is used is looked up only once.
-  bool is_first_use(const std::string& name) {
-    constexpr size_t max_names = 1 << 17;
-    if (names_.size() > max_names) names_.clear();
-    return names_.insert(name).second;
+  bool is_first_use(std::string key) {
+    constexpr size_t max_keys = 1 << 17;
+    if (keys_.size() > max_keys) keys_.clear();
+    return keys_.insert(std::move(key)).second;
   }
 
   std::unique_ptr<Conductor> conductor;
@@ -62,7 +62,7 @@ class PythonConductor {
 
   nb::object report_;
   nb::object owner_;
-  std::unordered_set<std::string> names_;  // guarded by the GIL
+  std::unordered_set<std::string> keys_;  // guarded by the GIL
 };
 
 ConductorOptions make_options(double patience, double stall_warning, uint64_t fusion_threshold,
@@ -194,7 +194,7 @@ nb::object submit(PythonConductor& self, int verb, std::string name, bool is_nam
       return failure_object(*fail(Reason::unsupported, descriptor.text()));
     }
   }
-  if (!is_named || self.is_first_use(descriptor.name)) descriptor.site = call_site();
+  if (!is_named || self.is_first_use(descriptor.key())) descriptor.site = call_site();
   request->ticket = std::make_shared<Ticket>();
   auto ticket = request->ticket;
   if (auto error = self.conductor->submit(std::move(request))) return failure_object(*error);
@@ -232,6 +232,16 @@ int wait(Ticket& ticket, double seconds) {
   return ticket.failure() ? 2 : 1;
 }
 
+// The same for a thread that does nothing else meanwhile, one of `num_threads` that might submit.
+int wait_blocked(Ticket& ticket, double seconds, int num_threads) {
+  if (!ticket.is_done()) {
+    if (ticket.is_orphaned()) return 3;
+    nb::gil_scoped_release release;
+    if (!ticket.wait_blocked(seconds, num_threads)) return 0;
+  }
+  return ticket.failure() ? 2 : 1;
+}
+
 // Memory of somebody who keeps it alive, as an array.
 nb::object memory_at(Address address, uint64_t num_bytes) {
   const auto memory = reinterpret_cast<uint8_t*>(address);
@@ -260,6 +270,7 @@ void bind_engine(nb::module_& module) {
   nb::class_<Ticket>(module, "Ticket")
       .def_prop_ro("is_done", &Ticket::is_done)
       .def("wait", &wait)
+      .def("wait_blocked", &wait_blocked)
       .def_prop_ro("failure", &ticket_failure)
       .def("take_outputs", &take_outputs)
       .def_ro("received_splits", &Ticket::received_splits)
@@ -283,6 +294,8 @@ void bind_engine(nb::module_& module) {
            })
       .def_prop_ro("num_cycles",
                    [](const PythonConductor& self) { return self.conductor->num_cycles(); })
+      .def_prop_ro("num_deadlocks",
+                   [](const PythonConductor& self) { return self.conductor->num_deadlocks(); })
       .def("close", [](PythonConductor& self) {
         nb::gil_scoped_release release;
         self.conductor->close();

@@ -20,6 +20,7 @@ constexpr double longest_pause = 0.1;
 constexpr double for_ever = 3600;
 constexpr double linger_seconds = 50e-6;
 constexpr double timeline_pause = 1.0;
+constexpr double clash_warning = 1.0;
 constexpr size_t max_reported = 8;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -62,7 +63,7 @@ Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Repor
     : options_(std::move(options)),
       report_(std::move(report)),
       lane_(std::move(lane)),
-      audience_(std::make_shared<Audience>(*lane_)),
+      audience_(std::make_shared<Audience>(*lane_, options_.submitters)),
       ledger_(lane_->size(), lane_->me(), options_.cache_capacity),
       performer_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
       waiting_since_(Clock::now()),
@@ -89,6 +90,7 @@ Conductor::~Conductor() {
 
 Error Conductor::submit(std::unique_ptr<Request> request) {
   if (fork_mark_.is_in_child()) return fail(Reason::forked);
+  Submitters::add_this_thread(options_.submitters);
   std::string key = request->descriptor.key();
   {
     const std::lock_guard lock(mutex_);
@@ -166,9 +168,7 @@ bool Conductor::await_work() {
         fail_all(std::move(error));
         return false;
       }
-      seconds = std::min(1.0, options_.patience);
-      if (options_.stall_warning > 0) seconds = std::min(seconds, options_.stall_warning);
-      if (!bell.reaches_peers()) seconds = pause_ - seconds_between(start, now);
+      seconds = seconds_to_sleep(start, now);
       if (seconds <= 0) break;
     }
     if (auto events = timeline(); events && events->has_unwritten()) {
@@ -180,6 +180,17 @@ bool Conductor::await_work() {
   linger(cycle);
   bell.listen(false);
   return true;
+}
+
+// For a member that waits for others; not positive where it comes to a cycle by itself.
+double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point now) const {
+  if (!lane_->bell().reaches_peers()) return pause_ - seconds_between(start, now);
+  double seconds = std::min(1.0, options_.patience);
+  if (options_.stall_warning > 0) seconds = std::min(seconds, options_.stall_warning);
+  if (has_said_stuck_) return seconds;
+  const auto stuck_from = audience_->stuck_from();
+  if (stuck_from == Audience::no_time) return seconds;
+  return std::min(seconds, seconds_between(now, stuck_from));
 }
 
 // As long as nobody waits for results, more requests are likely to come: a cycle for many costs as
@@ -199,6 +210,11 @@ Error Conductor::check_patience(Clock::time_point now) {
   if (options_.stall_warning > 0 && waited >= next_warning_) {
     next_warning_ *= 2;
     report_late({}, false, waited);
+  }
+  if (options_.stall_warning > 0 && waited >= clash_warning && !has_warned_of_clashes_) {
+    has_warned_of_clashes_ = true;
+    const auto lines = ledger_.describe_name_clashes(options_.world_ranks);
+    if (!lines.empty()) report("ranks use one name for different operations:", lines);
   }
   if (waited < options_.patience) return nullptr;
   Call call = control_call();
@@ -221,7 +237,10 @@ void Conductor::report_late(const std::vector<int>& members, bool stopped, doubl
   } else {
     text += " for requests that not all ranks have made:";
   }
-  const auto lines = ledger_.describe_pending(options_.world_ranks, Clock::now());
+  report(std::move(text), ledger_.describe_pending(options_.world_ranks, Clock::now()));
+}
+
+void Conductor::report(std::string text, const std::vector<std::string>& lines) {
   for (size_t i = 0; i < std::min(lines.size(), max_reported); ++i) text += "\n  " + lines[i];
   if (lines.size() > max_reported) {
     text += "\n  and " + std::to_string(lines.size() - max_reported) + " more";
@@ -235,38 +254,62 @@ std::vector<std::unique_ptr<Request>> Conductor::take_inbox() {
   return std::exchange(inbox_, {});
 }
 
-Error Conductor::cycle() {
-  auto requests = take_inbox();
-  const bool has_news = !requests.empty();
+std::vector<std::byte> Conductor::next_message() {
   std::vector<std::byte> message;
-  if (has_news) ledger_.write(std::move(requests), message);
+  auto requests = take_inbox();
+  has_said_stuck_ = false;
+  if (!requests.empty()) {
+    ledger_.write(std::move(requests), message);
+  } else if (audience_->stuck_from() <= Clock::now()) {
+    ledger_.write_stuck(audience_->first_blocked_on(), message);
+    has_said_stuck_ = !message.empty();
+  }
+  return message;
+}
+
+Error Conductor::cycle() {
+  const std::vector<std::byte> message = next_message();
   lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
   if (auto error = exchange(message, messages_)) return error;
   ++num_cycles_;
   std::vector<Agreement> ready;
   if (!ledger_.read(messages_, ready)) {
-    return fail(Reason::closed, "a message of another rank makes no sense");
+    auto error = fail(Reason::closed, "a message of another rank makes no sense");
+    fail_unserved(ready, *error);
+    return error;
   }
-  const bool anything_new = std::any_of(messages_.begin(), messages_.end(),
-                                        [](const auto& each) { return !each.empty(); });
-  pause_ = anything_new ? first_pause : std::min(longest_pause, 2 * pause_);
+  pause_ = ledger_.has_news() ? first_pause : std::min(longest_pause, 2 * pause_);
+  if (ledger_.is_deadlocked()) end_deadlock();
   if (ready.empty()) return nullptr;
   waiting_since_ = Clock::now();
   next_warning_ = 0;
+  has_warned_of_clashes_ = false;
   const auto events = timeline();
   if (events && marks_cycles_) events->add_mark("CYCLE_START");
   if (auto error = performer_.perform(ready, events.get())) {
-    const std::shared_ptr<const Failure> failure(std::move(error));
-    for (Agreement& agreement : ready) {
-      if (!agreement.mine || agreement.mine->ticket->is_done()) continue;
-      forget_name(*agreement.mine);
-      fail_request(*agreement.mine, *failure);
-    }
-    return std::make_unique<Failure>(*failure);
+    fail_unserved(ready, *error);
+    return error;
   }
   ledger_.forget_old();
   if (events) events->write_if_due();
   return nullptr;
+}
+
+// Nothing has moved, and all members do this at the same message: the set goes on.
+void Conductor::end_deadlock() {
+  const Error error = ledger_.describe_deadlock();
+  const auto requests = ledger_.dissolve();
+  ++num_deadlocks_;
+  for (const auto& request : requests) {
+    auto own = std::make_shared<Failure>(*error);
+    own->calls[static_cast<size_t>(me())] =
+        request->descriptor.verb == Verb::join ? "join()" : request->descriptor.text_with_site();
+    forget_name(*request);
+    request->ticket->finish(std::move(own));
+  }
+  for (const auto& request : requests) request->ticket->wake();
+  waiting_since_ = Clock::now();
+  next_warning_ = 0;
 }
 
 // First a block of each member with the length of its message and as much of it as fits; then, if
@@ -308,6 +351,14 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
 void Conductor::forget_name(Request& request) {
   const std::lock_guard lock(mutex_);
   in_flight_.erase(request.descriptor.key());
+}
+
+void Conductor::fail_unserved(std::vector<Agreement>& agreements, const Failure& failure) {
+  for (Agreement& agreement : agreements) {
+    if (!agreement.mine || agreement.mine->ticket->is_done()) continue;
+    forget_name(*agreement.mine);
+    fail_request(*agreement.mine, failure);
+  }
 }
 
 void Conductor::fail_all(std::shared_ptr<const Failure> failure) {

@@ -13,6 +13,25 @@
 // member comes. A member that has asked for nothing is not disturbed: the others wait for it inside
 // the cycle, asleep. Where members cannot ring each other (no shared memory) one that waits comes
 // again by itself, after a pause that doubles as long as nothing changes.
+//
+// Requests that never meet, such as an allreduce of "x" here and an allgather of "x" there, are no
+// mistake as long as anybody may yet ask for the other half. Nobody does where every member is
+// *stuck*:
+//
+//              a submitter wakes, or a thread submits for the first time
+//        +------------------------------------------------------------------+
+//        v                                                                  |
+//      free  -- all submitters of the process are blocked on this set -->  stuck
+//                                                                            |
+//                 one cycle in which every member says "stuck", and nothing new
+//                                                                            v
+//                                            deadlock: all requests fail as a mismatch, on all
+//
+// A submitter is blocked when it has slept for a while on a request of this set that is not done;
+// see `Audience::stuck_from`. A member says that it is stuck in each of its messages without news,
+// and comes to a cycle once to say so. So it is the last one to get stuck that finds all others
+// stuck. Of members that may still compute, wait for another set, or poll, nothing is known: for
+// them there is patience.
 #pragma once
 
 #include <atomic>
@@ -38,6 +57,7 @@ struct ConductorOptions {
   FusionOptions fusion;
   size_t cache_capacity = 65536;  // names remembered
   std::vector<int> world_ranks;   // of each member
+  std::shared_ptr<Submitters> submitters = Submitters::of_this_process();
 };
 
 class Conductor final {
@@ -63,16 +83,23 @@ class Conductor final {
   int size() const { return lane_->size(); }
   int me() const { return lane_->me(); }
   uint64_t num_cycles() const { return num_cycles_.load(std::memory_order_relaxed); }
+  // Deadlocks that were found: the same number on all members whose requests they ended.
+  uint64_t num_deadlocks() const { return num_deadlocks_.load(); }
 
  private:
   void run() noexcept;
   bool await_work();  // false at the end
   void linger(uint32_t cycle);
   Error check_patience(Clock::time_point now);
+  double seconds_to_sleep(Clock::time_point start, Clock::time_point now) const;
+  std::vector<std::byte> next_message();
+  void end_deadlock();
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
   std::vector<std::unique_ptr<Request>> take_inbox();
+  void report(std::string text, const std::vector<std::string>& lines);
   void forget_name(Request& request);
+  void fail_unserved(std::vector<Agreement>& agreements, const Failure& failure);
   void fail_all(std::shared_ptr<const Failure> failure);
   std::shared_ptr<Timeline> timeline();
 
@@ -95,9 +122,12 @@ class Conductor final {
   std::atomic<bool> is_closing_{false};
   std::atomic<bool> has_ended_{false};
   std::atomic<uint64_t> num_cycles_{0};
+  std::atomic<uint64_t> num_deadlocks_{0};
   double pause_ = 0;  // before the next cycle without news
   Clock::time_point waiting_since_;
   double next_warning_ = 0;
+  bool has_warned_of_clashes_ = false;
+  bool has_said_stuck_ = false;  // in its last message
   std::vector<std::vector<std::byte>> messages_;
   std::vector<std::byte> blocks_;
   std::thread thread_;

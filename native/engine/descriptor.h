@@ -57,6 +57,7 @@ struct Descriptor {
 
   std::string key() const { return make_key(verb, is_group, name); }
   static std::string make_key(Verb verb, bool is_group, const std::string& name);
+  static std::string name_in_key(const std::string& key) { return key.substr(2); }
 
   // What has to be told again when the same name is used again.
   bool same_request(const Descriptor& other) const;
@@ -93,6 +94,7 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
   bool has_failed() const { return failed_; }
+  bool is_at_end() const { return !failed_ && position_ == bytes_.size(); }
   template <typename Value>
   Value number() {
     Value value{};

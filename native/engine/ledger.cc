@@ -2,14 +2,25 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 namespace kadril {
 namespace {
+
+constexpr uint32_t join_id = ~0u;  // stands for join() where the number of a name is told
 
 std::string seconds_text(Clock::time_point from, Clock::time_point to) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", std::chrono::duration<double>(to - from).count());
   return text;
+}
+
+// A member that asks for the first and not for the second; -1 where there is none.
+int member_of_first_only(const LedgerEntry& first, const LedgerEntry& second) {
+  for (size_t member = 0; member < first.is_present.size(); ++member) {
+    if (first.is_present[member] && !second.is_present[member]) return static_cast<int>(member);
+  }
+  return -1;
 }
 
 }  // namespace
@@ -25,9 +36,10 @@ Ledger::Ledger(int num_members, int me, size_t capacity)
     : num_members_(num_members),
       me_(me),
       capacity_(capacity),
-      joined_(static_cast<size_t>(num_members)) {}
+      joined_(static_cast<size_t>(num_members)),
+      stuck_on_(static_cast<size_t>(num_members)) {}
 
-// message:  number of ids | ids | number of descriptors | descriptors
+// message:  number of ids | ids | number of descriptors | descriptors [| id it is stuck on]
 void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
                    std::vector<std::byte>& message) {
   std::vector<uint32_t> ids;
@@ -42,6 +54,8 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
         ++num_mine_;
         continue;
       }
+      // Looked up at the first use only.
+      if (request->descriptor.site.empty()) request->descriptor.site = entry.said[self].site;
     }
     sent_.push_back(std::move(request));
   }
@@ -52,13 +66,30 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
   for (const auto& request : sent_) writer.descriptor(request->descriptor);
 }
 
+void Ledger::write_stuck(const Ticket* ticket, std::vector<std::byte>& message) const {
+  const LedgerEntry* found = nullptr;
+  for (const auto& entry : entries_) {
+    if (entry && entry->mine && entry->mine->ticket.get() == ticket) found = entry.get();
+  }
+  const bool is_join = join_ && join_->ticket.get() == ticket;
+  if (!found && !is_join) return;
+  Writer writer(message);
+  writer.number(uint32_t{0});
+  writer.number(uint32_t{0});
+  writer.number(is_join ? join_id : found->id);
+}
+
 bool Ledger::read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready) {
+  has_news_ = false;
+  num_stuck_ = 0;
   for (int member = 0; member < num_members_; ++member) {
     if (!read_one(member, messages[static_cast<size_t>(member)], ready)) return false;
   }
   sent_.clear();
   settle_joins(ready);
-  return true;
+  // What a member was stuck on may have come with the news.
+  if (has_news_) num_stuck_ = 0;
+  return !is_deadlocked() || is_stuck_on_pending();
 }
 
 bool Ledger::read_one(int member, std::span<const std::byte> message,
@@ -72,6 +103,7 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
     mark_present(*entries_[id], member, ready);
   }
   const auto num_descriptors = reader.number<uint32_t>();
+  has_news_ |= num_ids > 0 || num_descriptors > 0;
   for (uint32_t i = 0; i < num_descriptors; ++i) {
     Descriptor descriptor = reader.descriptor();
     if (reader.has_failed()) return false;
@@ -90,7 +122,20 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
     entry.has_said[static_cast<size_t>(member)] = true;
     mark_present(entry, member, ready);
   }
-  return !reader.has_failed();
+  if (reader.has_failed() || reader.is_at_end()) return !reader.has_failed();
+  stuck_on_[static_cast<size_t>(member)] = reader.number<uint32_t>();
+  ++num_stuck_;
+  return reader.is_at_end();
+}
+
+bool Ledger::is_stuck_on_pending() const {
+  for (size_t member = 0; member < stuck_on_.size(); ++member) {
+    const uint32_t id = stuck_on_[member];
+    if (id == join_id ? !joined_[member] : id >= entries_.size() || !entries_[id]) return false;
+    if (id == join_id) continue;
+    if (entries_[id]->num_present == 0 || !entries_[id]->is_present[member]) return false;
+  }
+  return true;
 }
 
 LedgerEntry& Ledger::find_or_make(const std::string& key) {
@@ -217,6 +262,33 @@ std::vector<std::unique_ptr<Request>> Ledger::take_pending() {
   return pending;
 }
 
+std::vector<std::unique_ptr<Request>> Ledger::dissolve() {
+  for (const auto& entry : entries_) {
+    if (!entry || entry->num_present == 0) continue;
+    const auto someone = std::find(entry->is_present.begin(), entry->is_present.end(), true);
+    const auto index = static_cast<size_t>(someone - entry->is_present.begin());
+    if (!entry->said[index].is_named) unnamed_.push_back(entry->id);
+    entry->num_present = 0;
+  }
+  joined_.assign(joined_.size(), false);
+  num_joined_ = 0;
+  auto requests = take_pending();
+  forget_old();
+  return requests;
+}
+
+Error Ledger::describe_deadlock() const {
+  auto error = fail(Reason::mismatch,
+                    "every rank waits until the others ask for the same, and none of them can: all"
+                    " of them are blocked");
+  for (size_t member = 0; member < stuck_on_.size(); ++member) {
+    error->calls.push_back(stuck_on_[member] == join_id
+                               ? "join()"
+                               : entries_[stuck_on_[member]]->said[member].text_with_site());
+  }
+  return error;
+}
+
 int Ledger::first_missing() const {
   const LedgerEntry* oldest = nullptr;
   for (const auto& entry : entries_) {
@@ -230,18 +302,48 @@ int Ledger::first_missing() const {
   return me_;
 }
 
-std::vector<std::string> Ledger::describe_pending(std::span<const int> world_ranks,
-                                                  Clock::time_point now) const {
+std::vector<const LedgerEntry*> Ledger::pending() const {
   std::vector<const LedgerEntry*> pending;
   for (const auto& entry : entries_) {
     if (entry && entry->num_present > 0) pending.push_back(entry.get());
   }
   std::sort(pending.begin(), pending.end(),
             [](const LedgerEntry* a, const LedgerEntry* b) { return a->since < b->since; });
+  return pending;
+}
+
+std::vector<std::string> Ledger::describe_name_clashes(std::span<const int> world_ranks) const {
+  std::map<std::string, std::vector<const LedgerEntry*>> by_name;
+  for (const LedgerEntry* entry : pending()) {
+    by_name[Descriptor::name_in_key(entry->key)].push_back(entry);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [name, entries] : by_name) {
+    for (size_t later = 1; later < entries.size(); ++later) {
+      const LedgerEntry& a = *entries[later - 1];
+      const LedgerEntry& b = *entries[later];
+      const int only_a = member_of_first_only(a, b);
+      const int only_b = member_of_first_only(b, a);
+      if (only_a < 0 || only_b < 0) continue;
+      // Un-named requests are counted apart for each kind.
+      if (!a.said[static_cast<size_t>(only_a)].is_named) continue;
+      const auto told_by = [&](const LedgerEntry& entry, int member) {
+        const auto index = static_cast<size_t>(member);
+        return "rank " + std::to_string(world_ranks[index]) + " asks for " +
+               entry.said[index].text_with_site();
+      };
+      lines.push_back(told_by(a, only_a) + ", but " + told_by(b, only_b));
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> Ledger::describe_pending(std::span<const int> world_ranks,
+                                                  Clock::time_point now) const {
   std::vector<std::string> lines;
   const auto add_untold = [&](const Request& request) {
     lines.push_back(request.descriptor.text_with_site() + ": asked for by rank " +
-                    std::to_string(world_ranks[static_cast<size_t>(me_)]) + " since " +
+                    std::to_string(world_ranks[static_cast<size_t>(me_)]) + " for " +
                     seconds_text(request.submitted, now) + " s");
   };
   for (const auto& request : sent_) {
@@ -250,7 +352,7 @@ std::vector<std::string> Ledger::describe_pending(std::span<const int> world_ran
   for (const auto& entry : entries_) {
     if (entry && entry->mine && entry->num_present == 0) add_untold(*entry->mine);
   }
-  for (const LedgerEntry* entry : pending) {
+  for (const LedgerEntry* entry : pending()) {
     std::string missing, present;
     const Descriptor* any = nullptr;
     for (size_t member = 0; member < joined_.size(); ++member) {
@@ -260,7 +362,7 @@ std::vector<std::string> Ledger::describe_pending(std::span<const int> world_ran
       std::string& list = is_here ? present : missing;
       list += (list.empty() ? "" : ", ") + std::to_string(world_ranks[member]);
     }
-    lines.push_back(any->text_with_site() + ": asked for by rank(s) " + present + " since " +
+    lines.push_back(any->text_with_site() + ": asked for by rank(s) " + present + " for " +
                     seconds_text(entry->since, now) + " s, not by rank(s) " + missing);
   }
   return lines;

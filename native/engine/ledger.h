@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "failure.h"
 
 namespace kadril {
 
@@ -42,9 +43,23 @@ class Ledger {
   // Write the message by which the others learn of these requests.
   void write(std::vector<std::unique_ptr<Request>> requests, std::vector<std::byte>& message);
 
+  // Write the message by which the others learn that this member is stuck: that it asks for nothing
+  // more before the request of this ticket is done. Nothing where there is no such request.
+  void write_stuck(const Ticket* ticket, std::vector<std::byte>& message) const;
+
   // Read the messages of all members, the own included, and append what has become ready. False
   // where a message makes no sense.
   bool read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready);
+
+  // Of the messages read last: whether there was a request among them, and whether all members said
+  // that they are stuck, so that none of what they wait for can come.
+  bool has_news() const { return has_news_; }
+  bool is_deadlocked() const { return num_stuck_ == num_members_; }
+  // What each member is stuck on, and why that is no agreement.
+  Error describe_deadlock() const;
+  // Forget all that was asked for and not served, of all members, and give this member's requests
+  // back. Names keep their numbers. By all members at the same message.
+  std::vector<std::unique_ptr<Request>> dissolve();
 
   // After the agreements were served: forget names beyond the capacity.
   void forget_old();
@@ -57,6 +72,8 @@ class Ledger {
   // Lines that say who waits for whom, oldest first.
   std::vector<std::string> describe_pending(std::span<const int> world_ranks,
                                             Clock::time_point now) const;
+  // Lines for each name that some members use for one kind of request and others for another.
+  std::vector<std::string> describe_name_clashes(std::span<const int> world_ranks) const;
 
  private:
   LedgerEntry& find_or_make(const std::string& key);
@@ -65,6 +82,8 @@ class Ledger {
   void close_entry(LedgerEntry& entry, std::vector<Agreement>& ready);
   void mark_joined(int member);
   bool read_one(int member, std::span<const std::byte> message, std::vector<Agreement>& ready);
+  bool is_stuck_on_pending() const;  // all members, each on something it has asked for
+  std::vector<const LedgerEntry*> pending() const;  // of any member, oldest first
   void settle_joins(std::vector<Agreement>& ready);
   void drop(LedgerEntry& entry);
 
@@ -84,6 +103,10 @@ class Ledger {
   int last_joined_ = -1;
   bool joins_changed_ = false;
   std::unique_ptr<Request> join_;  // of this member
+
+  bool has_news_ = false;
+  int num_stuck_ = 0;
+  std::vector<uint32_t> stuck_on_;  // by member: the number of a name, or `join_id`
 };
 
 }  // namespace kadril

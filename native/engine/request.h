@@ -1,7 +1,6 @@
 // A request: a descriptor with the caller's memory and the ticket it gets for it.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -9,8 +8,6 @@
 #include "engine/ticket.h"
 
 namespace kadril {
-
-using Clock = std::chrono::steady_clock;
 
 // Where a piece comes from and where its result goes; the same place for one in place.
 struct Memory {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,10 +11,13 @@
 #include <vector>
 
 #include "engine/descriptor.h"
+#include "engine/submitters.h"
 #include "failure.h"
 #include "fork_mark.h"
 
 namespace kadril {
+
+using Clock = std::chrono::steady_clock;
 
 // Memory that the engine made for a result whose size only the other members knew.
 struct Output {
@@ -22,20 +26,43 @@ struct Output {
 };
 
 class Lane;
+class Ticket;
 
 // Those who sleep on tickets of one engine. Tickets may outlive it.
 class Audience {
  public:
-  explicit Audience(Lane& lane) : lane_(&lane) {}
+  Audience(Lane& lane, std::shared_ptr<const Submitters> submitters)
+      : submitters_(std::move(submitters)), lane_(&lane) {}
   int size() const { return size_.load(); }
   void enter();  // and let the engine hurry
   void leave();
   void dismiss();  // the engine is gone
 
+  // A sleeper is *blocked* from when it says so, which it does after a while. `num_threads` are the
+  // threads that could submit something, this one included, as far as the caller knows.
+  void block(const Ticket& ticket, int num_threads);
+  void unblock(const Ticket& ticket);
+
+  // When nothing more can come from this process to the engine's set, if nothing changes until
+  // then: all its submitters are blocked here, each on a request that is not done. `no_time` where
+  // that is not so.
+  static constexpr Clock::time_point no_time = Clock::time_point::max();
+  Clock::time_point stuck_from() const;
+  // What the first of the blocked sleeps on; only to be compared with.
+  const Ticket* first_blocked_on() const;
+
  private:
+  struct Blocked {
+    const Ticket* ticket;
+    int num_threads;
+    Clock::time_point since;
+  };
+
+  const std::shared_ptr<const Submitters> submitters_;
   std::atomic<int> size_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the two below
   Lane* lane_;
+  std::vector<Blocked> blocked_;
 };
 
 class Ticket {
@@ -49,6 +76,8 @@ class Ticket {
 
   // Sleep until it is done, a signal comes, or `seconds` have passed; whether it is done.
   bool wait(double seconds);
+  // The same for a thread that does nothing else until it is done: see `Audience::block`.
+  bool wait_blocked(double seconds, int num_threads);
 
   // Called once, by the engine. Whoever may wait is woken by `wake`, so that of many tickets that
   // are done at once all are done before the first sleeper wakes.

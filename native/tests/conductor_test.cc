@@ -20,6 +20,7 @@ class Party {
       options.patience = patience;
       options.stall_warning = 0.05;
       options.cache_capacity = 64;
+      options.submitters = std::make_shared<Submitters>();  // members are processes elsewhere
       for (int other = 0; other < size; ++other) options.world_ranks.push_back(other);
       conductors.push_back(
           std::make_unique<Conductor>(std::make_unique<ShmLane>(world_.channel(rank), rank),
@@ -148,6 +149,66 @@ void test_who_waits_in_vain_is_told_and_gives_up() {
   CHECK(party.has_report("not by rank(s) 1"));
 }
 
+// Sleep as a rank does that has nothing else to do.
+void block(Ticket& ticket, int num_threads) {
+  while (!ticket.wait(0.05) && !ticket.wait_blocked(10, num_threads)) {
+  }
+}
+
+void test_a_deadlock_is_told_to_all(int size) {
+  Party party(size);
+  party.run([&](Conductor& conductor) {
+    for (int round = 0; round < 2; ++round) {
+      std::vector<float> values(4), async(4), common(4);
+      auto request = sum_of("only " + std::to_string(conductor.me()), values);
+      auto other = sum_of("async " + std::to_string(conductor.me()), async);
+      auto ticket = request->ticket;
+      auto other_ticket = other->ticket;
+      CHECK_OK(conductor.submit(std::move(other)));
+      CHECK_OK(conductor.submit(std::move(request)));
+      block(*ticket, 1);
+      CHECK(ticket->failure()->reason == Reason::mismatch);
+      CHECK(other_ticket->is_done() && other_ticket->failure()->reason == Reason::mismatch);
+      CHECK(static_cast<int>(ticket->failure()->calls.size()) == size);
+      CHECK(ticket->failure()->calls[0].find("name='only 0'") != std::string::npos);
+      CHECK(static_cast<int>(conductor.num_deadlocks()) == round + 1);
+      auto next = sum_of("common", common);
+      auto next_ticket = next->ticket;
+      CHECK_OK(conductor.submit(std::move(next)));
+      await(*next_ticket);
+      CHECK(!next_ticket->failure());
+    }
+  });
+}
+
+// Each member sleeps on what only the second thread of the other asks for, and that one is slow. It
+// has submitted before, or it is only known that there is such a thread.
+void test_a_second_thread_is_waited_for(bool has_submitted) {
+  Party party(2);
+  party.run([&](Conductor& conductor) {
+    const auto serve = [&](const std::string& name, auto wait) {
+      std::vector<float> values(4, 1);
+      auto request = sum_of(name, values);
+      auto ticket = request->ticket;
+      CHECK_OK(conductor.submit(std::move(request)));
+      wait(*ticket);
+      CHECK(!ticket->failure() && values[3] == 2);
+    };
+    std::atomic<bool> is_ready{!has_submitted};
+    std::thread second([&] {
+      if (has_submitted) serve("first", await);
+      is_ready = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      serve(conductor.me() == 0 ? "y" : "x", await);
+    });
+    while (!is_ready) std::this_thread::yield();
+    serve(conductor.me() == 0 ? "x" : "y",
+          [&](Ticket& ticket) { block(ticket, has_submitted ? 1 : 2); });
+    second.join();
+    CHECK(conductor.num_deadlocks() == 0);
+  });
+}
+
 // Threads of one process submit at once, and close in the middle of it.
 void test_many_submitters() {
   Party party(2);
@@ -176,5 +237,7 @@ int main() {
   test_a_name_in_use_is_refused();
   test_closing_fails_what_is_under_way();
   test_who_waits_in_vain_is_told_and_gives_up();
+  for (const int size : {2, 3}) test_a_deadlock_is_told_to_all(size);
+  for (const bool has_submitted : {false, true}) test_a_second_thread_is_waited_for(has_submitted);
   test_many_submitters();
 }

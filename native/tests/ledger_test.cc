@@ -2,6 +2,7 @@
 #include "engine/ledger.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -34,17 +35,27 @@ class Members {
     outbox_.resize(static_cast<size_t>(size));
   }
 
-  void ask(int member, std::unique_ptr<Request> made) {
+  // Gives the ticket.
+  const Ticket* ask(int member, std::unique_ptr<Request> made) {
+    const Ticket* ticket = made->ticket.get();
     outbox_[static_cast<size_t>(member)].push_back(std::move(made));
+    return ticket;
   }
+
+  // In the next cycle the member says that it is stuck on this.
+  void get_stuck(int member, const Ticket* ticket) { stuck_[member] = ticket; }
 
   // One cycle; gives what each member finds ready, as text, and checks that all find the same.
   std::vector<std::string> cycle() {
     std::vector<std::vector<std::byte>> messages(ledgers_.size());
     for (size_t me = 0; me < ledgers_.size(); ++me) {
-      if (outbox_[me].empty()) continue;
-      ledgers_[me]->write(std::exchange(outbox_[me], {}), messages[me]);
+      if (!outbox_[me].empty()) {
+        ledgers_[me]->write(std::exchange(outbox_[me], {}), messages[me]);
+      } else if (const auto stuck = stuck_.find(static_cast<int>(me)); stuck != stuck_.end()) {
+        ledgers_[me]->write_stuck(stuck->second, messages[me]);
+      }
     }
+    stuck_.clear();
     num_message_bytes = 0;
     for (const auto& message : messages) num_message_bytes += message.size();
     std::vector<std::string> first;
@@ -57,6 +68,7 @@ class Members {
       }
       if (me == 0) first = found;
       CHECK(found == first);
+      CHECK(ledgers_[me]->is_deadlocked() == ledgers_[0]->is_deadlocked());
       ledgers_[me]->forget_old();
     }
     return first;
@@ -68,6 +80,7 @@ class Members {
  private:
   std::vector<std::unique_ptr<Ledger>> ledgers_;
   std::vector<std::vector<std::unique_ptr<Request>>> outbox_;
+  std::map<int, const Ticket*> stuck_;
 };
 
 std::string key(const std::string& name) {
@@ -137,6 +150,53 @@ void test_join() {
   CHECK(!members.ledger(1).has_pending());
 }
 
+// Also an un-named request and a join, whose names have no number of their own.
+void test_a_deadlock_is_found_by_all() {
+  Members members(3);
+  auto unnamed = request(Verb::allgather, "noname.0");
+  unnamed->descriptor.is_named = false;
+  const Ticket* reduce = members.ask(0, request(Verb::allreduce, "x"));
+  const Ticket* gather = members.ask(1, std::move(unnamed));
+  const Ticket* join = members.ask(2, request(Verb::join, "join"));
+  CHECK(members.cycle().empty());
+  members.get_stuck(0, reduce);
+  members.get_stuck(1, gather);
+  CHECK(members.cycle().empty());
+  CHECK(!members.ledger(0).is_deadlocked());  // not all
+  members.get_stuck(0, reduce);
+  members.get_stuck(1, gather);
+  const Ticket* late = members.ask(2, request(Verb::allreduce, "late"));
+  CHECK(members.cycle().empty());
+  CHECK(!members.ledger(0).is_deadlocked());  // something new
+  members.get_stuck(0, reduce);
+  members.get_stuck(1, gather);
+  members.get_stuck(2, join);
+  CHECK(members.cycle().empty());
+  CHECK(members.ledger(0).is_deadlocked());
+  const Error error = members.ledger(1).describe_deadlock();
+  CHECK(error->reason == Reason::mismatch && error->calls.size() == 3);
+  CHECK(error->calls[0].starts_with("allreduce(") && error->calls[2] == "join()");
+  const size_t num_requests[] = {1, 1, 2};
+  for (int me = 0; me < 3; ++me) {
+    const auto requests = members.ledger(me).dissolve();
+    CHECK(requests.size() == num_requests[me] && !members.ledger(me).has_pending());
+    if (me == 2) CHECK(requests[0]->ticket.get() == late || requests[1]->ticket.get() == late);
+  }
+  // What one is stuck on comes in the message of another, which is read before.
+  const Ticket* again = members.ask(2, request(Verb::allreduce, "again"));
+  members.ask(1, request(Verb::allreduce, "again"));
+  CHECK(members.cycle().empty());
+  members.get_stuck(2, again);
+  members.ask(0, request(Verb::allreduce, "again"));
+  CHECK(members.cycle().size() == 1 && !members.ledger(0).is_deadlocked());
+  // All is forgotten but the numbers of names, and nobody has joined.
+  for (int me = 0; me < 3; ++me) {
+    CHECK(members.cycle().empty());
+    members.ask(me, request(Verb::allreduce, "x"));
+  }
+  CHECK(members.cycle() == std::vector<std::string>{key("x")});
+}
+
 void test_old_names_are_forgotten_alike() {
   Members members(2, 8);
   for (int round = 0; round < 50; ++round) {
@@ -182,6 +242,16 @@ void test_a_message_without_sense_is_refused() {
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(request(Verb::allreduce, "x"));
   writer.write(std::move(requests), messages[0]);
+  for (const uint32_t id : {0u, 7u, ~0u}) {  // stuck on what nobody has asked for
+    std::vector<std::vector<std::byte>> stuck(2);
+    for (auto& message : stuck) {
+      Writer words(message);
+      for (const uint32_t number : {0u, 0u, id}) words.number(number);
+    }
+    Ledger reader(2, 1, 10);
+    std::vector<Agreement> ready;
+    CHECK(!reader.read(stuck, ready));
+  }
   const auto whole = messages[0];
   for (size_t length = 1; length < whole.size(); ++length) {
     messages[0].assign(whole.begin(), whole.begin() + static_cast<long>(length));
@@ -206,6 +276,7 @@ int main() {
   test_a_name_is_told_once();
   test_disagreement_is_found_by_all();
   test_join();
+  test_a_deadlock_is_found_by_all();
   test_old_names_are_forgotten_alike();
   test_any_order();
   test_a_message_without_sense_is_refused();

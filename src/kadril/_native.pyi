@@ -282,6 +282,12 @@ class Ticket:
         0: not yet; 1: done; 2: failed; 3: in a child made by fork, where it never will be.
         """
 
+    def wait_blocked(self, seconds: float, num_threads: int, /) -> int:
+        """The same for a thread that does nothing else meanwhile.
+
+        `num_threads` are the threads that could submit something, the caller's included.
+        """
+
     @property
     def failure(self) -> Failure | None: ...
     def take_outputs(self) -> list[tuple[npt.NDArray[np.uint8], int, list[int]]]:
@@ -353,6 +359,8 @@ class Conductor:
     def set_timeline(self, timeline: Timeline | None, mark_cycles: bool) -> None: ...
     @property
     def num_cycles(self) -> int: ...
+    @property
+    def num_deadlocks(self) -> int: ...
     def close(self) -> None: ...
 
 def memory_at(address: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:

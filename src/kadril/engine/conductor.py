@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ _native.set_package_paths(
     [f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(torch.__file__).parent)]
 )
 
+OWN_THREADS = "kadril"  # how the names of kadril's own threads begin
+FIRST_WAIT = 0.2  # seconds; a wait that lasts longer is told to the other ranks
 WAIT_SLICE = 3600.0  # seconds; a signal ends a wait early, so that Python can look at it
 
 
@@ -51,14 +54,15 @@ class ProcessSetConductor:
         self.rank = transport.rank
         self.size = transport.size
         self._num_unnamed: Counter[int] = Counter()
-        self._num_counts = 0
+        self._num_joins = 0
+        self._num_deadlocks = 0
         options = (
             config.patience,
             config.stall_warning if config.stall_check else 0.0,
             config.fusion_threshold,
             config.cache_capacity,
             list(self.ranks),
-            logger.warning,
+            report,
         )
         if isinstance(transport, ShmTransport):
             self.native = _native.Conductor.over_channel(
@@ -111,9 +115,7 @@ class ProcessSetConductor:
         """
         is_named = name is not None
         if name is None:
-            name = f"noname.{self._num_unnamed[verb]}"
-            if self._num_counts:
-                name = f"{name} after join {self._num_counts}"
+            name = self._next_unnamed(verb)
         if not isinstance(tensors, list):
             tensors = list(tensors) if isinstance(tensors, tuple) else tensors
         submit = self.native.submit
@@ -131,15 +133,16 @@ class ProcessSetConductor:
         """Sleep until a request is done.
 
         Raises:
-            MismatchError: members asked for different things under its name.
+            MismatchError: members asked for different things under its name, or every member sleeps
+                on a request that another one cannot make any more.
             PeerLost, Stalled, Revoked: a member is gone, late, or gave up.
             ClosedError: the engine was shut down.
         """
-        state = ticket.wait(WAIT_SLICE)
+        state = ticket.wait(FIRST_WAIT)
         if state == 1:
             return
         while not state:
-            state = ticket.wait(WAIT_SLICE)
+            state = ticket.wait_blocked(WAIT_SLICE, num_user_threads())
         if state == 3:
             raise ForkedError(
                 "this process was made by fork() from a rank, and nobody here serves its requests;"
@@ -151,9 +154,19 @@ class ProcessSetConductor:
                 raise to_exception(failure, self.ranks)
 
     def restart_count(self) -> None:
-        """Count un-named requests anew; all members do so at the same request."""
-        self._num_counts += 1
+        """Count un-named requests anew; all members do so after the same join."""
+        self._num_joins += 1
         self._num_unnamed.clear()
+
+    def _next_unnamed(self, verb: int) -> str:
+        """The name of an un-named request, unless it is refused."""
+        num_deadlocks = self.native.num_deadlocks
+        if num_deadlocks != self._num_deadlocks:
+            self._num_deadlocks = num_deadlocks
+            self._num_unnamed.clear()  # members have made different numbers of them
+        name = f"noname.{self._num_unnamed[verb]}"
+        num_counts = self._num_joins + num_deadlocks  # so far, and the same on all members
+        return f"{name} of count {num_counts + 1}" if num_counts else name
 
     def agree(self, what: str, note: str) -> None:
         """Return when every member has said the same.
@@ -167,6 +180,18 @@ class ProcessSetConductor:
         """Leave the set; requests under way fail."""
         self.native.close()
         self.transport.close()
+
+
+def report(text: str) -> None:
+    """Tell a person; called by the native engine's thread."""
+    # Logging makes a thread object of it, which is none that submits something.
+    threading.current_thread().name = f"{OWN_THREADS}.engine"
+    logger.warning(text)
+
+
+def num_user_threads() -> int:
+    """Number of threads that may submit something: Python's, without kadril's own."""
+    return sum(not thread.name.startswith(OWN_THREADS) for thread in threading.enumerate())
 
 
 def report_late(

@@ -1,0 +1,28 @@
+// The submitters of a process: its threads that have asked for something, and live.
+//
+// What a rank will ask for next, one of these threads asks for. Where all of them sleep on requests
+// of one set, nothing more will come to that set from this rank before one of them is woken.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+namespace kadril {
+
+class Submitters {
+ public:
+  static std::shared_ptr<Submitters> of_this_process();
+
+  // Count the calling thread, once, until it ends.
+  static void add_this_thread(const std::shared_ptr<Submitters>& submitters);
+  bool has_this_thread() const;
+  int size() const { return size_.load(); }
+
+ private:
+  class Memberships;  // of a thread
+  static Memberships& memberships_of_this_thread();
+
+  std::atomic<int> size_{0};
+};
+
+}  // namespace kadril
