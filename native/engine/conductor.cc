@@ -1,12 +1,13 @@
 #include "engine/conductor.h"
 
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <utility>
+
+#include "engine/quiet_thread.h"
 
 namespace kadril {
 namespace {
@@ -19,7 +20,6 @@ constexpr double first_pause = 0.0005;
 constexpr double longest_pause = 0.1;
 constexpr double for_ever = 3600;
 constexpr double linger_seconds = 50e-6;
-constexpr double timeline_pause = 1.0;
 constexpr double clash_warning = 1.0;
 constexpr size_t max_reported = 8;
 
@@ -71,12 +71,7 @@ Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Repor
   lane_->set_late_hook([this](const std::vector<int>& members, bool stopped, double elapsed) {
     report_late(members, stopped, elapsed);
   });
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread([this] { run(); });
 }
 
 Conductor::~Conductor() {
@@ -171,10 +166,6 @@ bool Conductor::await_work() {
       seconds = seconds_to_sleep(start, now);
       if (seconds <= 0) break;
     }
-    if (auto events = timeline(); events && events->has_unwritten()) {
-      events->write_if_due();
-      seconds = std::min(seconds, timeline_pause);
-    }
     bell.wait(seen, seconds);
   }
   linger(cycle);
@@ -232,8 +223,10 @@ void Conductor::report_late(const std::vector<int>& members, bool stopped, doubl
       text += (member == members.front() ? " " : ", ") +
               std::to_string(options_.world_ranks[static_cast<size_t>(member)]);
     }
-    text += stopped ? " (stopped by a signal or a debugger), which asked for nothing:"
-                    : ", which asked for nothing meanwhile:";
+    if (stopped) text += " (stopped by a signal or a debugger)";
+    // What they do in other sets is not known here.
+    text += ", which asked for nothing meanwhile among these " + std::to_string(lane_->size()) +
+            " ranks:";
   } else {
     text += " for requests that not all ranks have made:";
   }
@@ -268,6 +261,7 @@ std::vector<std::byte> Conductor::next_message() {
 }
 
 Error Conductor::cycle() {
+  const auto start = Clock::now();
   const std::vector<std::byte> message = next_message();
   lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
   if (auto error = exchange(message, messages_)) return error;
@@ -278,20 +272,19 @@ Error Conductor::cycle() {
     fail_unserved(ready, *error);
     return error;
   }
+  const auto events = timeline();
+  if (events && marks_cycles_ && ledger_.has_news()) events->add_mark("CYCLE_START", start);
   pause_ = ledger_.has_news() ? first_pause : std::min(longest_pause, 2 * pause_);
   if (ledger_.is_deadlocked()) end_deadlock();
   if (ready.empty()) return nullptr;
   waiting_since_ = Clock::now();
   next_warning_ = 0;
   has_warned_of_clashes_ = false;
-  const auto events = timeline();
-  if (events && marks_cycles_) events->add_mark("CYCLE_START");
   if (auto error = performer_.perform(ready, events.get())) {
     fail_unserved(ready, *error);
     return error;
   }
   ledger_.forget_old();
-  if (events) events->write_if_due();
   return nullptr;
 }
 

@@ -135,7 +135,7 @@ std::string Descriptor::text() const {
   if (scale.after != 1) add("postscale=" + number(scale.after));
   if (is_group) add("group");
   if (!note.empty()) add(note);
-  if (!name.empty()) add("name='" + name + "'");
+  if (!name.empty()) add(is_named ? "name='" + name + "'" : "unnamed");
   text += *separator == '(' ? "()" : ")";
   return text;
 }

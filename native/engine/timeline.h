@@ -6,16 +6,20 @@
 //     [ {...}, {...} ]
 //                    ^-- , {...}, {...} ]      in one write
 //
-// so a job that is killed leaves a file that opens. A rank is a process of the trace, a tensor's
-// name one of its threads.
+// so a job that is killed leaves a file that opens. A thread of its own does so a moment after
+// there is something, however long the engine sleeps then. A rank is a process of the trace, a
+// request's kind and name one of its threads.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 
 #include "engine/request.h"
+#include "fork_mark.h"
 
 namespace kadril {
 
@@ -29,26 +33,28 @@ class Timeline {
 
   void add_span(const Descriptor& request, const char* phase, Clock::time_point begin,
                 Clock::time_point end);
-  void add_mark(const char* text);
+  void add_mark(const char* text, Clock::time_point time);
 
-  bool has_unwritten() const { return has_unwritten_; }
-  void write_if_due();  // where there is enough of it, or some for a while
-  void write();
+  void write();  // now
 
  private:
-  int track_of(const std::string& name);
+  void keep_writing();
+  int track_of(const Descriptor& request);
   int64_t micros(Clock::time_point time) const;
   void append(const std::string& event);
 
   const std::string path_;
   const int rank_;
   const int64_t origin_ns_;
+  const ForkMark fork_mark_;
+  std::mutex file_mutex_;  // guards the file, and is taken first
   int file_ = -1;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the three below
   std::string unwritten_;
-  std::atomic<bool> has_unwritten_{false};
-  Clock::time_point last_write_ = Clock::now();
+  bool is_ending_ = false;
   std::unordered_map<std::string, int> tracks_;
+  std::condition_variable has_changed_;
+  std::thread writer_;
 };
 
 }  // namespace kadril

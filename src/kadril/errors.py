@@ -79,6 +79,7 @@ class PeerError(KadrilError):
         operation: the collective during which it was noticed.
         name: the name given to that call, or an empty string.
         elapsed: seconds spent waiting in that call.
+        event: the part of the message that says what happened, without the call; may be empty.
     """
 
     def __init__(
@@ -89,12 +90,14 @@ class PeerError(KadrilError):
         operation: str = "",
         name: str = "",
         elapsed: float = 0.0,
+        event: str = "",
     ) -> None:
         super().__init__(message)
         self.rank = rank
         self.operation = operation
         self.name = name
         self.elapsed = elapsed
+        self.event = event
 
 
 class PeerLost(PeerError):  # noqa: N818 - reads as what happened, like KeyboardInterrupt
@@ -117,9 +120,12 @@ class Stalled(PeerError):  # noqa: N818
         operation: str = "",
         name: str = "",
         elapsed: float = 0.0,
+        event: str = "",
         state: str = "late",
     ) -> None:
-        super().__init__(message, rank=rank, operation=operation, name=name, elapsed=elapsed)
+        super().__init__(
+            message, rank=rank, operation=operation, name=name, elapsed=elapsed, event=event
+        )
         self.state = state
 
 

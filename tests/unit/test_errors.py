@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from kadril import errors
+from kadril.transport.call import Call
+from kadril.transport.failures import to_exception
+from kadril.transport.trouble import Trouble
 
 
 def test_the_drawing_shows_every_class_and_its_place() -> None:
@@ -43,3 +50,49 @@ def test_fields_say_what_happened() -> None:
     )
     mismatch = errors.MismatchError("differ", {0: "barrier()", 1: "allreduce()"})
     assert mismatch.calls == {0: "barrier()", 1: "allreduce()"}
+
+
+REQUEST = "allreduce(float32[2], sum, name='grad')"
+
+
+def failure(reason: str, **fields: Any) -> Any:
+    """What the native engine gives for a request that failed."""
+    usual = {"detail": REQUEST, "member": 1, "elapsed": 1.5, "stopped": False, "late": [1]}
+    return SimpleNamespace(reason=reason, **(usual | fields))
+
+
+BELOW = Trouble(Call("allgatherv", ("uint8[1024 + 1024]",), name="engine"), 1.5, "gloo says: gone")
+CAUSES = [
+    BELOW.lost([5]),
+    BELOW.closed(5),
+    BELOW.abandoned(5, BELOW.lost([4]).event),
+    BELOW.late([5], 300.0),
+    BELOW.revoked(5, "interrupted"),
+]
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: type(cause).__name__)
+def test_what_the_engine_calls_below_is_not_told(cause: errors.PeerError) -> None:
+    """The message was "allreduce(...): allgatherv(uint8[...], name='engine'): rank 5 is gone"."""
+    error = to_exception(failure("foreign", cause=cause), [4, 5])
+    assert isinstance(error, type(cause))
+    assert str(error).startswith(f"{REQUEST}: rank 5 ")
+    assert "engine" not in str(error)
+    retold = cast("errors.PeerError", error)
+    assert (retold.rank, retold.operation, retold.name) == (5, "allreduce", "grad")
+
+
+@pytest.mark.parametrize("reason", ["peer_lost", "peer_left", "stalled", "revoked"])
+def test_errors_about_a_peer_name_it_and_the_request(reason: str) -> None:
+    error = to_exception(failure(reason), [4, 5])
+    assert isinstance(error, errors.PeerError)
+    assert str(error).startswith("rank 5 ")
+    assert f"in {REQUEST} after 1.500 s" in str(error)
+    assert (error.rank, error.operation, error.name, error.elapsed) == (5, "allreduce", "grad", 1.5)
+
+
+@pytest.mark.parametrize("text", [str(to_exception(failure("peer_left"), [4, 5])), str(CAUSES[1])])
+def test_a_rank_that_left_may_just_have_ended(text: str) -> None:
+    """It was said to have called close() or shutdown(), of a program that called neither."""
+    assert "has left the group" in text
+    assert "program ended, or it called close()" in text

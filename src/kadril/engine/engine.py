@@ -40,6 +40,7 @@ class Engine:
         self.members: dict[int, tuple[int, ...]] = {}
         self._num_sets = 0
         self._timeline: TimelineFile | None = None
+        self._mark_cycles = False
         self._lock = threading.RLock()
         self._is_closed = False
         self._open_set(tuple(range(world.size)))
@@ -121,6 +122,7 @@ class Engine:
                     f"a timeline is being written to {self._timeline.path}; stop it first"
                 )
             self._timeline = TimelineFile.open(self.world, self.everyone, path)
+            self._mark_cycles = mark_cycles
             for conductor in self.conductors.values():
                 conductor.native.set_timeline(self._timeline.native, mark_cycles)
 
@@ -177,7 +179,7 @@ class Engine:
             conductor = ProcessSetConductor(transport, self.world.config)
             self.conductors[set_id] = conductor
             if self._timeline is not None:
-                conductor.native.set_timeline(self._timeline.native, False)
+                conductor.native.set_timeline(self._timeline.native, self._mark_cycles)
         return set_id
 
 

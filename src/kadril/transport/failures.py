@@ -54,7 +54,8 @@ def retold(failure: Failure) -> Exception:
     if not isinstance(cause, PeerError):
         return cause or KadrilError(failure.detail)
     error = copy.copy(cause)
-    error.args = (f"{failure.detail}: {cause}",)
+    # Not what the engine calls below: its caller has never heard of that.
+    error.args = (f"{failure.detail}: {cause.event or cause}",)
     error.operation = failure.detail.partition("(")[0]
     error.name = name_in(failure.detail)
     error.__cause__ = cause
@@ -88,9 +89,9 @@ def peer_error(failure: Failure, world_ranks: Sequence[int]) -> KadrilError:
         )
     if failure.reason == "peer_left":
         return PeerLost(
-            f"rank {rank} has left the group, noticed {where}. It called close() or shutdown()"
-            " while others still had collectives to do: let every rank make the same calls, and"
-            " leave after the last.",
+            f"rank {rank} has left the group, noticed {where}. Its program ended, or it called"
+            " close() or shutdown(), while others still had collectives to do: let every rank make"
+            " the same calls, and leave after the last.",
             **fields,
         )
     if failure.reason == "revoked":
@@ -113,7 +114,7 @@ def stalled(failure: Failure, world_ranks: Sequence[int], where: str, fields: Fi
         else "It is alive: it does something else, or skipped this call; `py-spy dump` shows what."
     )
     return Stalled(
-        f"rank {fields['rank']} is {state}, given up {where}.{also} {remedy}"
+        f"rank {fields['rank']} is {state}: this rank gave up {where}.{also} {remedy}"
         " KADRIL_PATIENCE sets how long to wait.",
         state=state,
         **fields,

@@ -93,7 +93,7 @@ class Meeting(abc.ABC):
         if self.on_late is not None:
             self.on_late(late, waited)
             return
-        logger.warning("%s waits for %s since %.0f s", self._call.text, name_ranks(late), waited)
+        logger.warning("%s has waited %.0f s for %s", self._call.text, waited, name_ranks(late))
 
     # What an engine supplies.
 
@@ -201,7 +201,8 @@ class Meeting(abc.ABC):
         kind = "stalled" if isinstance(failure, Stalled) else "failed"
         culprit = getattr(failure, "rank", None)
         index = self.world_ranks.index(culprit) if culprit in self.world_ranks else None
-        return Ending(kind, self.num_completed, index, str(failure))
+        reason = getattr(failure, "event", "") or str(failure)
+        return Ending(kind, self.num_completed, index, reason)
 
     def _obstacle(
         self, endings: Mapping[int, Ending], kinds: Sequence[str] = KINDS

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kadril.errors import PeerLost, Revoked, Stalled, TransportError
+from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError
 from kadril.transport.call import Call
 
 __all__ = ["Trouble", "name_ranks", "revoked_text"]
+
+Error = TypeVar("Error", bound=PeerError)
 
 
 class Trouble(NamedTuple):
@@ -27,63 +29,54 @@ class Trouble(NamedTuple):
     def lost(self, candidates: Sequence[int]) -> PeerLost:
         """A peer is dead; where nobody knows which, one of the candidates."""
         who = f"{'' if len(candidates) == 1 else 'one of '}{name_ranks(candidates)}"
-        return PeerLost(
-            f"{self.call.text}: {who} is gone{self._quoted()}. See what it said last; the ranks"
-            " that are left can make a new group.",
-            rank=candidates[0] if len(candidates) == 1 else None,
-            operation=self.call.operation,
-            name=self.call.name,
-            elapsed=self.elapsed,
+        return self._error(
+            PeerLost,
+            candidates[0] if len(candidates) == 1 else None,
+            f"{who} is gone{self._quoted()}. See what it said last; the ranks that are left can"
+            " make a new group.",
         )
 
     def closed(self, rank: int) -> PeerLost:
         """A peer has closed the group."""
-        return PeerLost(
-            f"{self.call.text}: rank {rank} has closed the group{self._quoted()}. Let every rank"
-            " make its last call before any of them closes.",
-            rank=rank,
-            operation=self.call.operation,
-            name=self.call.name,
-            elapsed=self.elapsed,
+        return self._error(
+            PeerLost,
+            rank,
+            f"rank {rank} has left the group{self._quoted()}: its program ended, or it called"
+            " close() or shutdown(). Let every rank make its last call before any of them leaves.",
         )
 
     def abandoned(self, rank: int, reason: str) -> PeerLost:
         """A peer has given up, maybe on this rank."""
-        return PeerLost(
-            f"{self.call.text}: rank {rank} has given the group up, because: {reason}",
-            rank=rank,
-            operation=self.call.operation,
-            name=self.call.name,
-            elapsed=self.elapsed,
-        )
+        return self._error(PeerLost, rank, f"rank {rank} has given the group up, because: {reason}")
 
     def late(self, ranks: Sequence[int], patience: float) -> Stalled:
         """Patience ran out on peers that live, as far as is known."""
-        return Stalled(
-            f"{self.call.text}: {name_ranks(ranks)} did not come within {patience:g} s"
-            f"{self._quoted()}. See what they do instead; raise KADRIL_PATIENCE if that takes its"
-            " time by right.",
-            rank=ranks[0] if ranks else None,
-            operation=self.call.operation,
-            name=self.call.name,
-            elapsed=self.elapsed,
+        return self._error(
+            Stalled,
+            ranks[0] if ranks else None,
+            f"{name_ranks(ranks)} did not come within {patience:g} s{self._quoted()}. See what they"
+            " do instead; raise KADRIL_PATIENCE if that takes its time by right.",
         )
 
     def revoked(self, rank: int, reason: str) -> Revoked:
         """A peer gave the group up on purpose."""
-        return Revoked(
-            f"{self.call.text}: {revoked_text(rank, reason)}",
-            rank=rank,
-            operation=self.call.operation,
-            name=self.call.name,
-            elapsed=self.elapsed,
-        )
+        return self._error(Revoked, rank, revoked_text(rank, reason))
 
     def unknown(self, engine: str) -> TransportError:
         """The engine failed and did not say why in a way that we know."""
         return TransportError(
             f"{self.call.text}: {engine} failed{self._quoted()}. The group cannot go on; the ranks"
             " can make a new one."
+        )
+
+    def _error(self, kind: type[Error], rank: int | None, event: str) -> Error:
+        return kind(
+            f"{self.call.text}: {event}",
+            rank=rank,
+            operation=self.call.operation,
+            name=self.call.name,
+            elapsed=self.elapsed,
+            event=event,
         )
 
     def _quoted(self) -> str:
