@@ -168,6 +168,23 @@ def is_whole(events: list[dict[str, Any]], name: str) -> bool:
     )
 
 
+@ranks(2)
+def test_a_set_made_later_marks_its_cycles(world: World, tmp_path: Path) -> None:
+    """It used not to. Rank 1 has five ops of its own, one after the other."""
+    hvd.init(process_sets="dynamic")
+    path = tmp_path / "sets.json"
+    hvd.start_timeline(str(path), mark_cycles=True)
+    lone = hvd.add_process_set([1])
+    if lone.included():
+        for turn in range(5):
+            hvd.allreduce(torch.ones(1), name=str(turn), process_set=lone)
+    hvd.stop_timeline()
+    hvd.barrier()
+    marks = [event["pid"] for event in events_of(path) if event["name"] == "CYCLE_START"]
+    assert marks.count(1) >= 5
+    assert marks.count(0) < 5
+
+
 @ranks(1)
 def test_misuse_is_told(world: World, tmp_path: Path) -> None:
     hvd.init()
