@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from kadril.ops.all_sum_reduce import reduced
+from kadril.ops.calling import beneath, tie, tied
+from kadril.ops.linear import Adjoint, pull_back
+from kadril.ops.replicated import SpreadOperator
 from kadril.partition import Group, Interval, Partition
 
 __all__ = ["interval_here", "raise_together", "refuse_data", "same_on_all", "spread_together"]
@@ -96,7 +98,7 @@ def spread_together(
     given = [tensor for tensor in tensors if tensor is not None]
     if group.transport.size == 1 or not given:
         return list(tensors)
-    used = iter(SpreadTogetherFunction.apply(group, what, *given))  # type: ignore[no-untyped-call]
+    used = iter(beneath(SpreadTogetherFunction)(group, what, *given))
     return [None if tensor is None else next(used) for tensor in tensors]
 
 
@@ -108,15 +110,20 @@ class SpreadTogetherFunction(torch.autograd.Function):
         ctx: Any, group: Group, what: str, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """y_r = x."""
-        ctx.group, ctx.what = group, what
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
+        ctx.operator, ctx.shapes = SpreadOperator(group, what), [each.shape for each in tensors]
+        _, end = tie(ctx, tensors[0])
+        return *(tensor.view_as(tensor) for tensor in tensors), end
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """x* = sum_r y*_r."""
-        message = torch.cat([grad.reshape(-1) for grad in grads])
-        summed = reduced(message, ctx.group, f"adjoint of {ctx.what}")
-        parts = torch.split(summed, [grad.numel() for grad in grads])
-        whole = [part.view(grad.shape) for part, grad in zip(parts, grads, strict=True)]
+        given = zip(grads[:-1], ctx.shapes, strict=True)
+        parts = [
+            ctx.saved_tensors[0].new_zeros(shape.numel()) if grad is None else grad.reshape(-1)
+            for grad, shape in given
+        ]
+        message = tied(ctx, torch.cat(parts))
+        summed = pull_back(message, Adjoint(ctx.operator, message.shape, message.dtype))
+        found = torch.split(summed, [shape.numel() for shape in ctx.shapes])
+        whole = [part.view(shape) for part, shape in zip(found, ctx.shapes, strict=True)]
         return None, None, *whole

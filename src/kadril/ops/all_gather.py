@@ -126,13 +126,13 @@ class AllGatherOperator(NamedTuple):
     sizes: tuple[int, ...]
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_r = (x_0, x_1, ...)."""
-        return gathered(x, self.group, self.dim, self.sizes, self.what)
+        return gathered(x, self.group, self.dim, self.sizes, what)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_k = sum_r y*_r[block k]."""
-        return summed_block(y, self.group, self.dim, self.sizes, f"adjoint of {self.what}")
+        return summed_block(y, self.group, self.dim, self.sizes, what)
 
 
 def gathered(

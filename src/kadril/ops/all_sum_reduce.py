@@ -21,7 +21,7 @@ from kadril.partition import Group, Partition
 from kadril.transport.failures import to_exception
 from kadril.transport.shm import ShmTransport
 
-__all__ = ["all_sum_reduce", "axes_to_reduce", "sum_over"]
+__all__ = ["SumOperator", "all_sum_reduce", "axes_to_reduce", "sum_over"]
 
 
 def all_sum_reduce(
@@ -135,10 +135,10 @@ class SumOperator(NamedTuple):
     group: Group
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_r = sum_s x_s."""
-        return reduced(x, self.group, self.what)
+        return reduced(x, self.group, what)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_r = sum_s y*_s."""
-        return reduced(y, self.group, f"adjoint of {self.what}")
+        return reduced(y, self.group, what)

@@ -129,13 +129,13 @@ class AllToAllOperator(NamedTuple):
     taken: Cut
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_k = (x_0[part k], x_1[part k], ...)."""
-        return swapped(x, self.group, self.given, self.taken, self.what)
+        return swapped(x, self.group, self.given, self.taken, what)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_r = (y*_0[part r], y*_1[part r], ...)."""
-        return swapped(y, self.group, self.taken, self.given, f"adjoint of {self.what}")
+        return swapped(y, self.group, self.taken, self.given, what)
 
 
 def swapped(x: torch.Tensor, group: Group, given: Cut, taken: Cut, what: str) -> torch.Tensor:

@@ -253,16 +253,16 @@ class Passing(NamedTuple):
         """For errors."""
         return self.between.what
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_s = x_r, or y_r = sum_s x_s."""
         room = x.new_empty(self.shape, dtype=self.dtype)
-        got = self._pass(x, room, self.gives, self.what)
+        got = self._pass(x, room, self.gives, what)
         return self.between.nothing(x, self.dtype) if got is None else got
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor | None:
         """x*_r = sum_s y*_s, or x*_s = y*_r."""
         room = y.new_empty(self.given_shape)
-        return self._pass(y, room, not self.gives, f"adjoint of {self.what}")
+        return self._pass(y, room, not self.gives, what)
 
     def _pass(
         self, data: torch.Tensor, room: torch.Tensor, gives: bool, what: str

@@ -1,13 +1,14 @@
-"""Calling an autograd function, with a type."""
+"""Calling an autograd function, with a type; and keeping every rank in the graphs that it makes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["anchor_for", "apply", "beneath"]
+__all__ = ["anchor_for", "apply", "apply_tied", "beneath", "tie", "tied"]
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
@@ -16,13 +17,20 @@ def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.
     Past `Function.apply`, which looks for the wrappers of `torch.func` and takes a third of the
     time of a short operation for it; what is beneath it refuses those by itself.
     """
-    return beneath(function)(*arguments)
+    found: torch.Tensor = beneath(function)(*arguments)
+    return found
+
+
+def apply_tied(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
+    """The result of a function whose forward gives it with a `tie`."""
+    found: torch.Tensor = beneath(function)(*arguments)[0]
+    return found
 
 
 @functools.cache
-def beneath(function: type[torch.autograd.Function]) -> Callable[..., torch.Tensor]:
+def beneath(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """What `Function.apply` calls in the end."""
-    found: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    found: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return found
 
 
@@ -33,3 +41,60 @@ def anchor_for(requires_grad: bool) -> torch.Tensor:
     of them have to be there for the collectives of the backward pass.
     """
     return torch.empty(0, requires_grad=requires_grad and torch.is_grad_enabled())
+
+
+def tie(
+    ctx: Any, y: torch.Tensor, *saved: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the forward of a function gives whose backward is collective: y, and a tie to it.
+
+    The backward pass may itself be differentiated, and then y* is a function of y. On some ranks it
+    may not be: a rank that holds nothing has a constant for y*, and so has one whose loss is
+    linear. All of them have to be there for the collectives of the second derivative, so y* is
+    tied to y on each: by a second result, without elements, that has no gradient.
+
+        x --- F --- y --- loss          x* --- F* --- y* --- loss*
+              |                                |
+              +-------------- tie -------------+
+
+    Args:
+        ctx: of the function.
+        y: the result.
+        saved: for the backward pass, as `ctx.saved_tensors[1:]`.
+    """
+    found = y.new_empty(0)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(found, *saved)
+    ctx.out_shape = y.shape
+    return y, found
+
+
+def tied(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor:
+    """y*, of what the backward of a function was given; zeros where that is nothing.
+
+    Where a graph of the backward pass is recorded it is tied to y. That is a choice for the whole
+    program (`create_graph`), so ranks need not ask each other.
+
+    Args:
+        ctx: of the function, whose forward has made a `tie`.
+        grad: of its first result.
+    """
+    if grad is None:
+        grad = ctx.saved_tensors[0].new_zeros(ctx.out_shape)
+    if torch.is_grad_enabled():
+        grad = apply(TiedFunction, grad, ctx.saved_tensors[0])
+    return grad
+
+
+class TiedFunction(torch.autograd.Function):
+    """A gradient that depends on something else, with the derivative 0."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        """The gradient as it is."""
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The same, and nothing for the tie."""
+        return grads[0], None

@@ -15,7 +15,7 @@ backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -85,7 +85,7 @@ def extreme_over(
 
 
 class ExtremeOperator:
-    """The extreme of one call, and its derivative there: a linear operator that picks.
+    """The extreme of one call; its derivative there is a linear operator that picks.
 
     Args:
         group: the line of workers.
@@ -99,22 +99,22 @@ class ExtremeOperator:
         self.extreme = extreme
         self.what = what
         self.finds_owners = finds_owners
-        self.is_mine: torch.Tensor | None = None
+        self.tangent = PickOperator(group, what, None)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_r = max_s x_s."""
         x = x.contiguous()
         y = x.clone()
         if self.group.transport.size > 1:
-            self.group.transport.allreduce(y, self.extreme, name=self.what)
+            self.group.transport.allreduce(y, self.extreme, name=what)
             if self.finds_owners:
-                self.is_mine = self._find_owned(x, y)
+                is_mine = self._find_owned(x, y)
+                self.tangent = PickOperator(self.group, self.what, is_mine)
         return y
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
-        """x*_s = sum_r y*_r where s is the owner, 0 elsewhere."""
-        total = reduced(y, self.group, f"adjoint of {self.what}")
-        return total if self.is_mine is None else total.masked_fill_(~self.is_mine, 0)
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
+        """That of the derivative."""
+        return self.tangent.adjoint(y, what)
 
     def _find_owned(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Which elements this rank is the first in line to have."""
@@ -123,3 +123,27 @@ class ExtremeOperator:
         owners = torch.where(has, transport.rank, transport.size).to(torch.int32)
         transport.allreduce(owners, "min", name=f"owners of {self.what}")
         return owners == transport.rank
+
+
+class PickOperator(NamedTuple):
+    """For each element, the value of one worker in line, on all of them.
+
+    Attributes:
+        group: the line of workers.
+        what: for errors.
+        is_mine: elements whose value is this worker's; all where None.
+    """
+
+    group: Group
+    what: str
+    is_mine: torch.Tensor | None
+
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
+        """y_r = x_s, with the owner s."""
+        mine = x if self.is_mine is None else x.masked_fill(~self.is_mine, 0)
+        return reduced(mine, self.group, what)
+
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
+        """x*_s = sum_r y*_r where s is the owner, 0 elsewhere."""
+        total = reduced(y, self.group, what)
+        return total if self.is_mine is None else total.masked_fill_(~self.is_mine, 0)

@@ -1,11 +1,12 @@
 """Linear operators on distributed tensors, as torch's autograd knows them.
 
 A primitive is two plain functions on blocks, F and its adjoint F*. What all of them need besides is
-here: every worker is kept in the graph when any worker's input is, a lazily conjugated or negated
-tensor is made into memory, and a second derivative is refused by name instead of being silently 0.
+here: every worker is kept in the graph when any worker's input is, and a lazily conjugated or
+negated tensor is made into memory.
 
-    forward     y  = F x
-    backward    x* = F* y*
+    forward             y   = F x
+    backward            x*  = F* y*
+    its own backward    y** = F x**          and so on: F* is an operator whose adjoint is F
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from kadril.errors import UnsupportedError
-from kadril.ops.calling import anchor_for, apply, beneath
+from kadril.ops.calling import anchor_for, apply_tied, beneath, tie, tied
 
-__all__ = ["Done", "Operator", "apply_operator", "put_in_graph", "resolved"]
+__all__ = ["Adjoint", "Operator", "apply_operator", "pull_back", "put_in_graph", "resolved"]
 
 
 class Operator(Protocol):
     """A linear operator; both functions are collective over the same workers.
 
-    They get tensors without a graph, of any strides, and give new memory.
+    They get tensors without a graph, of any strides, and a name for the collective, which is part
+    of what ranks compare. They give new memory.
+
+    One that is not linear has its derivative at x, which is, as the attribute `tangent`.
     """
 
     @property
@@ -31,11 +34,11 @@ class Operator(Protocol):
         """Its name, for errors."""
         ...
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y = F x."""
         ...
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor | None:
         """x* = F* y*; None where this rank's input has no part in it."""
         ...
 
@@ -53,10 +56,10 @@ def apply_operator(
         done: F x, where that is there already; it has no graph, and nobody else has it.
     """
     if not (torch.is_grad_enabled() and (x.requires_grad or requires_grad)):
-        return operator.forward(resolved(x)) if done is None else done
+        return operator.forward(resolved(x), operator.what) if done is None else done
     anchor = None if x.requires_grad else anchor_for(True)
     # In a tuple: as an argument of its own it would be an input that is given back.
-    return apply(OperatorFunction, x, anchor, operator, (done,))
+    return apply_tied(OperatorFunction, x, anchor, operator, (done,))
 
 
 def resolved(x: torch.Tensor) -> torch.Tensor:
@@ -79,77 +82,73 @@ class OperatorFunction(torch.autograd.Function):
         _: torch.Tensor | None,
         operator: Operator,
         done: tuple[torch.Tensor | None],
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """y = F x."""
-        ctx.operator, ctx.shape, ctx.dtype = operator, x.shape, x.dtype
-        return operator.forward(resolved(x)) if done[0] is None else done[0]
+        ctx.adjoint = Adjoint(operator, x.shape, x.dtype)
+        y = operator.forward(resolved(x), operator.what) if done[0] is None else done[0]
+        return tie(ctx, y)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """x* = F* y*."""
-        return pull_back(grads[0], ctx.operator, ctx.shape, ctx.dtype), None, None, None
+        return pull_back(tied(ctx, grads[0]), ctx.adjoint), None, None, None
 
 
-def pull_back(
-    grad: torch.Tensor, operator: Operator, shape: torch.Size, dtype: torch.dtype
-) -> torch.Tensor:
-    """x* = F* y*, in the shape and dtype of x."""
-    with torch.no_grad():
-        got = operator.adjoint(resolved(grad))
-        if got is None:
-            got = grad.new_zeros(shape, dtype=dtype)
-        x = got.reshape(shape)
-    if torch.is_grad_enabled() and grad.requires_grad:
-        x = apply(OnceFunction, x, grad, operator.what)
-    return x
+def pull_back(y: torch.Tensor, adjoint: Adjoint) -> torch.Tensor:
+    """x* = F* y*, for the backward of a function; F is the backward of that where it is recorded.
+
+    Collectives have another name then: ranks of which only some record would miss each other later.
+    """
+    if torch.is_grad_enabled():
+        return apply_operator(adjoint, y, requires_grad=True)
+    return adjoint.forward(resolved(y), f"adjoint of {adjoint.operator.what}")
 
 
-class Done(NamedTuple):
-    """F, and what it was applied to; the same for all blocks of a shape.
+class Adjoint(NamedTuple):
+    """F* as an operator, whose adjoint is F.
 
     Attributes:
         operator: F.
-        shape: of the block.
-        dtype: of the block.
+        shape: of x.
+        dtype: of x.
     """
 
     operator: Operator
     shape: torch.Size
     dtype: torch.dtype
 
+    @property
+    def what(self) -> str:
+        """Its name, for errors."""
+        return f"adjoint of {self.operator.what}, with a graph"
+
+    def forward(self, y: torch.Tensor, what: str) -> torch.Tensor:
+        """x* = F* y*, in the shape and dtype of x."""
+        x = self.operator.adjoint(y, what)
+        return y.new_zeros(self.shape, dtype=self.dtype) if x is None else x.reshape(self.shape)
+
+    def adjoint(self, x: torch.Tensor, what: str) -> torch.Tensor:
+        """y** = F x**."""
+        linear: Operator = getattr(self.operator, "tangent", self.operator)
+        return linear.forward(x, what)
+
 
 class DoneFunction(torch.autograd.Function):
     """F x, where that is there already, and F* as its backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, _: torch.Tensor, done: Done, y: tuple[torch.Tensor]) -> torch.Tensor:
+    def forward(
+        ctx: Any, _: torch.Tensor, adjoint: Adjoint, y: tuple[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """y = F x."""
-        ctx.done = done
-        return y[0]
+        ctx.adjoint = adjoint
+        return tie(ctx, y[0])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """x* = F* y*."""
-        return pull_back(grads[0], *ctx.done), None, None
+        return pull_back(tied(ctx, grads[0]), ctx.adjoint), None, None
 
 
-# As `apply_operator` for a block that needs a gradient, in fewer steps: (x, done, (y,)).
+# As `apply_operator` for a block that needs a gradient, in fewer steps: (x, F*, (y,)); y first.
 put_in_graph = beneath(DoneFunction)
-
-
-class OnceFunction(torch.autograd.Function):
-    """A gradient that has no derivative itself."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor, what: str) -> torch.Tensor:
-        """The gradient as it is."""
-        ctx.what = what
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Refuse."""
-        raise UnsupportedError(
-            f"{ctx.what} can be differentiated once; the gradient of a gradient through it was"
-            " asked for. Leave the second derivative to a part of the model that lies on one rank"
-        )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from kadril import _native
-from kadril.ops.linear import Done, apply_operator, put_in_graph, resolved
+from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves import MoveOperator, Moves
 from kadril.ops.shm_moves import LARGE, forward_plan, rows_of, run_plan, takes_plans
 from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
@@ -37,7 +37,7 @@ class Known(NamedTuple):
         out_shape: of what it gets, where such tensors may be given to the plan as they are if they
             lie as those of the call before; None otherwise.
         is_in_graph: whether the result has a gradient.
-        done: for the graph, where the tensor itself has a gradient.
+        adjoint: for the graph, where the tensor itself has a gradient.
     """
 
     structure: Structure
@@ -47,7 +47,7 @@ class Known(NamedTuple):
     nothing: torch.Tensor | None
     out_shape: tuple[int, ...] | None
     is_in_graph: bool
-    done: Done | None
+    adjoint: Adjoint | None
 
 
 class Mover:
@@ -95,8 +95,8 @@ class Mover:
                 y = x.new_empty(recent.out_shape)
                 found = recent.plan.run_again(transport.channel, x, y, self.what)
                 if found is None:
-                    if recent.done is not None:
-                        return put_in_graph(x, recent.done, (y,)), recent.structure
+                    if recent.adjoint is not None:
+                        return put_in_graph(x, recent.adjoint, (y,))[0], recent.structure
                     return self._in_graph(recent, x, y), recent.structure
                 if found is not NotImplemented:
                     self._learn(x, recent.row, rows_of(found, transport))
@@ -156,8 +156,8 @@ class Mover:
         out_shape = moves.out_shape if is_plain else None
         needs_graph = x.requires_grad or structure.requires_grad
         is_in_graph = needs_graph and torch.is_grad_enabled()
-        done = Done(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
-        known = Known(structure, operator, plan, row, nothing, out_shape, is_in_graph, done)
+        adjoint = Adjoint(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
+        known = Known(structure, operator, plan, row, nothing, out_shape, is_in_graph, adjoint)
         self._known.put(key_of(x), known)
         return known
 

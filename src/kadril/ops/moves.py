@@ -101,6 +101,11 @@ class Moves:
         return adjoint_plan(self, copies=self.is_one_to_one or self.keeps_whole)
 
     @functools.cached_property
+    def without_fill(self) -> Moves:
+        """The same, with zeros for what nobody owns."""
+        return self if self.fill == 0 else dataclasses.replace(self, fill=0.0)
+
+    @functools.cached_property
     def keeps_whole(self) -> bool:
         """Whether this worker gets all that it owns, once."""
         whole = tuple(slice(0, size) for size in self.shape or ())
@@ -349,16 +354,21 @@ class MoveOperator(NamedTuple):
     dtype: torch.dtype
     nothing: tuple[int, ...]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def tangent(self) -> MoveOperator:
+        """The derivative: a constant that stands for what nobody owns has none."""
+        return self._replace(moves=self.moves.without_fill)
+
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y = F x."""
         if self.moves.shape is None:
             x = x.new_empty(0, dtype=self.dtype)
-        y = run_moves(self.moves, self.transport, x, self.what)
+        y = run_moves(self.moves, self.transport, x, what)
         return y if self.moves.out_shape is not None else y.reshape(self.nothing)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor | None:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor | None:
         """x* = F* y*."""
-        x = run_adjoint(self.moves, self.transport, y, f"adjoint of {self.what}")
+        x = run_adjoint(self.moves, self.transport, y, what)
         return x if self.moves.shape is not None else None
 
 

@@ -122,10 +122,10 @@ class ReduceScatterOperator(NamedTuple):
     sizes: tuple[int, ...]
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_k = (sum_r x_r)[block k]."""
-        return summed_block(x, self.group, self.dim, self.sizes, self.what)
+        return summed_block(x, self.group, self.dim, self.sizes, what)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_r = (y*_0, y*_1, ...)."""
-        return gathered(y, self.group, self.dim, self.sizes, f"adjoint of {self.what}")
+        return gathered(y, self.group, self.dim, self.sizes, what)

@@ -19,7 +19,7 @@ from kadril.ops.all_sum_reduce import reduced
 from kadril.ops.linear import apply_operator
 from kadril.partition import Group
 
-__all__ = ["spread", "total"]
+__all__ = ["SpreadOperator", "spread", "total"]
 
 
 def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tensor:
@@ -58,13 +58,13 @@ class SpreadOperator(NamedTuple):
     group: Group
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_r = x."""
         return x.view_as(x)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x* = sum_r y*_r."""
-        return reduced(y, self.group, f"adjoint of {self.what}")
+        return reduced(y, self.group, what)
 
 
 class TotalOperator(NamedTuple):
@@ -73,10 +73,10 @@ class TotalOperator(NamedTuple):
     group: Group
     what: str
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y = sum_r x_r."""
-        return reduced(x, self.group, self.what)
+        return reduced(x, self.group, what)
 
-    def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_r = y*."""
         return y

@@ -68,4 +68,5 @@ class CorrectFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """x* = y*, or nothing."""
-        return (grads[0] if ctx.has_volume else grads[0].new_empty(ctx.shape)), None
+        # Expanded to no elements, rather than made anew, it stays in the graph of a second pass.
+        return (grads[0] if ctx.has_volume else grads[0].expand(ctx.shape)), None

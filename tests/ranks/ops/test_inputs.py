@@ -163,19 +163,6 @@ def test_gradients_wanted_by_nobody(world: World) -> None:
     assert ops.all_sum_reduce(x, P_y, (1,)).shape == x.shape
 
 
-@ranks(2)
-def test_a_second_derivative_is_refused_by_name(world: World) -> None:
-    for name, function in every_primitive(world).items():
-        x = integer_valued((3, 4), seed=1, rank=world.rank).requires_grad_()
-        y = function(x)
-        (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
-        assert first.shape == x.shape
-        with pytest.raises(UnsupportedError, match="can be differentiated once"):
-            first.sum().backward()
-        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
-        assert not first.requires_grad, name
-
-
 @ranks(3)
 def test_blocks_without_elements(world: World) -> None:
     P_x = arranged(world, (3, 1))

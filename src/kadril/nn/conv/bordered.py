@@ -26,8 +26,8 @@ import torch
 from kadril.nn.conv.messages import Rooms, pack
 from kadril.nn.conv.overlap import run_beside
 from kadril.nn.conv.strips import Strip, StripPlan
-from kadril.ops.calling import anchor_for, apply
-from kadril.ops.linear import OnceFunction
+from kadril.ops.calling import anchor_for, apply_tied, tie, tied
+from kadril.ops.composed import differentiate
 from kadril.partition import Partition
 
 __all__ = ["Bordered", "convolve_bordered"]
@@ -47,6 +47,7 @@ class Bordered(NamedTuple):
         P_x: whose workers have the blocks.
         what: for errors.
         overlaps: whether the exchange runs beside the convolution of the block.
+        compose: from the block, weight and bias to the same result, by a convolution of a copy.
     """
 
     plan: StripPlan
@@ -57,6 +58,7 @@ class Bordered(NamedTuple):
     P_x: Partition
     what: str
     overlaps: bool
+    compose: Callable[..., torch.Tensor]
 
     def convolve(
         self,
@@ -142,7 +144,10 @@ def convolve_bordered(
     # As torch's convolution does it; autograd casts their gradients back.
     weight, bias = cast(weight, dtype), None if bias is None else cast(bias, dtype)
     anchor = None if x.requires_grad else anchor_for(requires_grad)
-    return apply(BorderedConvFunction, x, weight, bias, anchor, layer, requires_grad, dtype)
+    block = cast(x, dtype)
+    return apply_tied(
+        BorderedConvFunction, x, weight, bias, block, anchor, layer, requires_grad, dtype
+    )
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
@@ -159,15 +164,18 @@ class BorderedConvFunction(torch.autograd.Function):
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
+        block: torch.Tensor,
         _: torch.Tensor | None,
         layer: Bordered,
         requires_grad: bool,
         dtype: torch.dtype | None,
-    ) -> torch.Tensor:
-        """y = conv(halo(x), w, b). Halos are exchanged in the dtype that ranks have agreed on."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """y = conv(halo(x), w, b). Halos are exchanged in the dtype that ranks have agreed on.
+
+        The block, x as it is convolved, is an input to be there for derivatives of the gradient.
+        """
         plan = layer.plan
         with torch.autocast(x.device.type, enabled=False):
-            block = cast(x, dtype)
             inputs = [own_inputs(strip, x) for strip in plan.strips]
             rooms = Rooms([each for strip in plan.strips for each in strip.recvs], x)
             y = layer.exchange(
@@ -190,27 +198,29 @@ class BorderedConvFunction(torch.autograd.Function):
                     for _block, box in strip.own:
                         each[box] = 0  # for the backward pass: what others have
         ctx.layer, ctx.is_wanted, ctx.dtype = layer, requires_grad, x.dtype
-        ctx.save_for_backward(block, weight, *strips)
-        return y
+        return tie(ctx, y, block, weight, bias, *strips)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """x* = halo*(conv*(y*, w)), w* and b*."""
-        (grad,) = grads
-        with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
-            found = adjoint(ctx, grad)
-        if torch.is_grad_enabled() and grad.requires_grad:
-            found = [
-                each if each is None else apply(OnceFunction, each, grad, ctx.layer.what)
-                for each in found
-            ]
-        return *found, None, None, None, None
+        grad = tied(ctx, grads[0])
+        with torch.autocast(grad.device.type, enabled=False):
+            find = adjoint_with_graph if torch.is_grad_enabled() else adjoint
+            return *find(ctx, grad), None, None, None, None, None
+
+
+def adjoint_with_graph(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
+    """As `adjoint`, with gradients that have gradients."""
+    _, block, weight, bias, *_strips = ctx.saved_tensors
+    wanted = (ctx.is_wanted, *ctx.needs_input_grad[1:3])
+    found = differentiate(ctx.layer.compose, (block, weight, bias), grad, wanted)
+    return [None if found[0] is None else found[0].to(ctx.dtype), *found[1:]]
 
 
 def adjoint(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
     """x*, w* and b*, as far as they are wanted."""
     layer: Bordered = ctx.layer
-    block, weight, *strips = ctx.saved_tensors
+    _, block, weight, _bias, *strips = ctx.saved_tensors
     needs_x, needs_w, needs_b = ctx.needs_input_grad[:3]
     for_strips, for_block = (ctx.is_wanted, needs_w, False), (needs_x, needs_w, needs_b)
     found = [

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -40,6 +42,19 @@ __all__ = ["FeatureConv"]
 LEAST_BYTES = 512 << 10
 
 logger = logging.getLogger("kadril")
+
+
+def convolve_copy(
+    inputs: ConvInput,
+    structure: Structure,
+    convolution: Callable[..., torch.Tensor],
+    settings: tuple[object, ...],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """y = conv(halo(x), w, b); collective over the partition."""
+    return convolution(inputs.gather(x, structure), weight, bias, *settings)
 
 
 class FeatureConv(ConvLayer):
@@ -100,10 +115,7 @@ class FeatureConv(ConvLayer):
             return convolve_bordered(
                 x, weight, bias, bordered, requires_grad=structure.requires_grad
             )
-        box = self.input.gather(x, structure)
-        return CONVOLUTIONS[self.num_spatial](
-            box, weight, bias, self.stride, self.input.torch_padding, self.dilation, self.groups
-        )
+        return self._convolve_copy(structure)(x, weight, bias)
 
     @property
     def overlaps(self) -> bool:
@@ -141,6 +153,14 @@ class FeatureConv(ConvLayer):
             self.P_x,
             self.what,
             self.overlaps,
+            self._convolve_copy(structure),
+        )
+
+    def _convolve_copy(self, structure: Structure) -> Callable[..., torch.Tensor]:
+        """The convolution of a block that is copied together with its halo: of x, weight, bias."""
+        settings = (self.stride, self.input.torch_padding, self.dilation, self.groups)
+        return partial(
+            convolve_copy, self.input, structure, CONVOLUTIONS[self.num_spatial], settings
         )
 
     def _where(self) -> str:

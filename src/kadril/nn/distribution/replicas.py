@@ -12,12 +12,12 @@ has therefore to be done alike by all: the same layers, the same loss, `backward
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from kadril.ops import zero_volume_tensor
-from kadril.ops.calling import anchor_for, apply
+from kadril.ops.linear import apply_operator
 from kadril.ops.moves import Moves, Side, plan_moves, run_moves
 from kadril.ops.packing import Slices
 from kadril.ops.structure import PlanCache, agree
@@ -130,9 +130,9 @@ class Gatherer:
         structure = agree(self.P, x, self.what)
         blocks = structure.blocks(self.what)
         moves = self._plans.get(structure, lambda: plan_gather(self.P, blocks))
-        anchor = anchor_for(structure.requires_grad)
         mine = slices_of(blocks, self.P.index)
-        return apply(GatherFunction, x, anchor, moves, self.P.transport, mine, self.what)
+        operator = GatherOperator(moves, self.P.transport, mine, self.what)
+        return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
 class Cutter:
@@ -159,46 +159,48 @@ class Cutter:
         blocks = balanced_blocks(x.shape, self.P.shape, self.what)
         moves = self._plans.get(tuple(x.shape), lambda: plan_gather(self.P, blocks))
         mine = slices_of(blocks, self.P.index)
-        return apply(CutFunction, x, moves, self.P.transport, mine, self.what)
+        operator = CutOperator(GatherOperator(moves, self.P.transport, mine, self.what))
+        return apply_operator(operator, x, requires_grad=False)
 
 
-class GatherFunction(torch.autograd.Function):
-    """Blocks to replicas, and back by cutting."""
+class GatherOperator(NamedTuple):
+    """Blocks to replicas, and back by cutting.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        _: torch.Tensor,
-        moves: Moves,
-        transport: Transport,
-        mine: Slices,
-        what: str,
-    ) -> torch.Tensor:
+    Attributes:
+        moves: that bring the blocks.
+        transport: between all workers.
+        mine: the block of this one.
+        what: for errors.
+    """
+
+    moves: Moves
+    transport: Transport
+    mine: Slices
+    what: str
+
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y = [x_0 x_1 ...]."""
-        ctx.mine = mine
-        return run_moves(moves, transport, x.detach(), what)
+        return run_moves(self.moves, self.transport, x, what)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x*_r = y*[block r]."""
-        return grads[0][ctx.mine].clone(), None, None, None, None, None
+        return y[self.mine].clone()
 
 
-class CutFunction(torch.autograd.Function):
+class CutOperator(NamedTuple):
     """Replicas to blocks, and back by gathering."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, moves: Moves, transport: Transport, mine: Slices, what: str
-    ) -> torch.Tensor:
-        """y_r = x[block r]."""
-        ctx.moves, ctx.transport, ctx.what = moves, transport, what
-        return x.detach()[mine].clone()
+    gather: GatherOperator
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    @property
+    def what(self) -> str:
+        """For errors."""
+        return self.gather.what
+
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
+        """y_r = x[block r]."""
+        return self.gather.adjoint(x, what)
+
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x* = [y*_0 y*_1 ...]."""
-        what = f"adjoint of {ctx.what}"
-        x = run_moves(ctx.moves, ctx.transport, grads[0].detach(), what)
-        return x, None, None, None, None
+        return self.gather.forward(y, what)

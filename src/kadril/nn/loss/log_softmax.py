@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from kadril.ops.all_sum_reduce import reduced
+from kadril.ops.all_sum_reduce import SumOperator, reduced
 from kadril.ops.calling import anchor_for, apply
+from kadril.ops.linear import Adjoint, pull_back
 from kadril.partition import Group
 
 __all__ = ["log_softmax"]
@@ -61,10 +61,10 @@ class LogSoftmaxFunction(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """x* = y* - exp(y) sum y*."""
         (y,) = ctx.saved_tensors
-        what = f"adjoint of {ctx.what}"
-        total = reduced(grads[0].sum(ctx.dim, keepdim=True), ctx.group, what)
-        return grads[0] - y.exp().mul_(total), None, None, None, None
+        sums = grads[0].sum(ctx.dim, keepdim=True)
+        adjoint = Adjoint(SumOperator(ctx.group, ctx.what), sums.shape, sums.dtype)
+        total = pull_back(sums, adjoint)
+        return torch.addcmul(grads[0], y.exp(), total, value=-1), None, None, None, None

@@ -33,13 +33,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from kadril.ops.all_sum_reduce import reduced
-from kadril.ops.calling import anchor_for, apply
+from kadril.ops.all_sum_reduce import reduced, sum_over
+from kadril.ops.calling import anchor_for, apply_tied, tie, tied
+from kadril.ops.composed import differentiate
 from kadril.partition import Group
 
 __all__ = ["Rows", "Statistics", "standardize", "statistics_of"]
@@ -167,7 +168,65 @@ def standardize(
         what: for errors.
     """
     anchor = anchor_for(requires_grad)
-    return apply(StandardizeFunction, x, weight, bias, anchor, statistics, rows, eps, what)
+    wanted = (requires_grad, *(each is not None and each.requires_grad for each in (weight, bias)))
+    how = How(rows, statistics.num_values, eps, what, wanted)
+    return apply_tied(StandardizeFunction, x, weight, bias, anchor, statistics, how)
+
+
+class How(NamedTuple):
+    """How rows are standardized.
+
+    Attributes:
+        rows: what belongs together.
+        num_values: in each statistic.
+        eps: added to the variance.
+        what: for errors.
+        wanted: whether any worker's x needs a gradient, and whether weight and bias do.
+    """
+
+    rows: Rows
+    num_values: torch.Tensor
+    eps: float
+    what: str
+    wanted: tuple[bool, ...]
+
+
+def compose(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    near: torch.Tensor,
+    rest: torch.Tensor,
+    how: How,
+) -> torch.Tensor:
+    """As `standardize`, of functions that can be differentiated to any order.
+
+    Args:
+        x: local rows.
+        weight: one number for each row, or None.
+        bias: the same.
+        near: the mean that each row has, in the dtype to compute in.
+        rest: what that lacks; the mean as a function of x is added to these two.
+        how: the rest.
+    """
+
+    def mean_of(values: torch.Tensor) -> torch.Tensor:
+        """Over each statistic, as a column of one number for each row."""
+        owner = how.rows.owner
+        sums = values.sum(1, dtype=torch.float64)
+        local = sums.new_zeros(how.num_values.numel()).index_add(0, owner, sums)
+        whole = sum_over(local, how.rows.group, f"moments of {how.what}", requires_grad=True)
+        return (whole / how.num_values)[owner, None]
+
+    wide = near.dtype
+    away = (x.to(wide) - near[:, None]) - rest.to(wide)[:, None]
+    away = away - mean_of(away).to(wide)
+    y = away * (mean_of(away.square()) + how.eps).rsqrt().to(wide)
+    if weight is not None:
+        y = y * weight.to(wide)[:, None]
+    if bias is not None:
+        y = y + bias.to(wide)[:, None]
+    return y.to(x.dtype)
 
 
 class StandardizeFunction(torch.autograd.Function):
@@ -181,60 +240,83 @@ class StandardizeFunction(torch.autograd.Function):
         bias: torch.Tensor | None,
         _: torch.Tensor,
         statistics: Statistics,
-        rows: Rows,
-        eps: float,
-        what: str,
-    ) -> torch.Tensor:
+        how: How,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """y = w xhat + b."""
-        scale = (statistics.var + eps).rsqrt()
-        ctx.rows, ctx.count, ctx.what = rows, statistics.num_values, what
-        ctx.weight_dtype = None if weight is None else weight.dtype
-        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.how = how
         wide = computed_in(x.dtype)
-        mean, scale = statistics.mean[rows.owner], scale[rows.owner]
+        owner = how.rows.owner
+        mean, scale = statistics.mean[owner], (statistics.var + how.eps).rsqrt()[owner]
         near = mean.to(wide)
         rest = mean - near
         weights = torch.ones_like(scale) if weight is None else weight.double()
         factor = scale * weights
         shift = -rest * factor if bias is None else bias.double() - rest * factor
-        ctx.save_for_backward(x, near, rest, scale, weights)
         factors, shifts = factor.to(wide)[:, None], shift.to(wide)[:, None]
         y = torch.empty_like(x)
         for part, columns in pieces(x):
             with away_from(near[part], x[part, columns], y[part, columns]) as away:
                 away.mul_(factors[part]).add_(shifts[part])
-        return y
+        return tie(ctx, y, x, weight, bias, near, rest, scale)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """x* = (g - s1 / N - xhat s2 / N) / sqrt(var + eps)."""
-        x, near, rest, scale, weights = ctx.saved_tensors
-        rows, g = ctx.rows, grads[0]
-        sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
-        for part, columns in pieces(x):
-            g_part = g[part, columns].to(near.dtype)
-            away = x[part, columns].to(near.dtype) - near[part, None]
-            sums[0, part] += g_part.sum(1)
-            sums[1, part] += away.mul_(g_part).sum(1)
-        sum_g = sums[0]
-        sum_g_xhat = (sums[1] - rest * sum_g) * scale
-        local = torch.zeros(2, ctx.count.numel(), dtype=torch.float64, device=x.device)
-        local.index_add_(1, rows.owner, torch.stack([sum_g, sum_g_xhat]) * weights)
-        whole = reduced(local, rows.group, f"adjoint of {ctx.what}") / ctx.count
-        of_rows = whole[:, rows.owner]
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            slope = -scale.square() * of_rows[1]
-            shift = -slope * rest - scale * of_rows[0]
-            slopes, factors, shifts = (
-                each.to(near.dtype)[:, None] for each in (slope, scale * weights, shift)
-            )
-            grad_x = torch.empty_like(x)
-            for part, columns in pieces(x):
-                g_part = g[part, columns].to(near.dtype)
-                with away_from(near[part], x[part, columns], grad_x[part, columns]) as away:
-                    away.mul_(slopes[part]).addcmul_(g_part, factors[part]).add_(shifts[part])
-        grad_weight = None if ctx.weight_dtype is None else sum_g_xhat.to(ctx.weight_dtype)
-        grad_bias = None if ctx.bias_dtype is None else sum_g.to(ctx.bias_dtype)
-        return grad_x, grad_weight, grad_bias, *[None] * 5
+        g = tied(ctx, grads[0])
+        how: How = ctx.how
+        x, weight, bias, near, rest, scale = ctx.saved_tensors[1:]
+        if torch.is_grad_enabled():
+            anew = partial(compose, near=near, rest=rest, how=how)
+            return *differentiate(anew, (x, weight, bias), g, how.wanted), None, None, None
+        found = adjoint(g, x, weight, near, rest, scale, how, needs_x=ctx.needs_input_grad[0])
+        given = (x, weight, bias)
+        return (
+            *(
+                None if one is None or like is None else one.to(like.dtype)
+                for one, like in zip(found, given, strict=True)
+            ),
+            None,
+            None,
+            None,
+        )
+
+
+def adjoint(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    near: torch.Tensor,
+    rest: torch.Tensor,
+    scale: torch.Tensor,
+    how: How,
+    *,
+    needs_x: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """x* where it is needed, w* and b*."""
+    rows = how.rows
+    weights = torch.ones_like(scale) if weight is None else weight.double()
+    sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
+    for part, columns in pieces(x):
+        g_part = g[part, columns].to(near.dtype)
+        away = x[part, columns].to(near.dtype) - near[part, None]
+        sums[0, part] += g_part.sum(1)
+        sums[1, part] += away.mul_(g_part).sum(1)
+    sum_g = sums[0]
+    sum_g_xhat = (sums[1] - rest * sum_g) * scale
+    local = torch.zeros(2, how.num_values.numel(), dtype=torch.float64, device=x.device)
+    local.index_add_(1, rows.owner, torch.stack([sum_g, sum_g_xhat]) * weights)
+    whole = reduced(local, rows.group, f"adjoint of {how.what}") / how.num_values
+    if not needs_x:
+        return None, sum_g_xhat, sum_g
+    of_rows = whole[:, rows.owner]
+    slope = -scale.square() * of_rows[1]
+    shift = -slope * rest - scale * of_rows[0]
+    slopes, factors, shifts = (
+        each.to(near.dtype)[:, None] for each in (slope, scale * weights, shift)
+    )
+    grad_x = torch.empty_like(x)
+    for part, columns in pieces(x):
+        g_part = g[part, columns].to(near.dtype)
+        with away_from(near[part], x[part, columns], grad_x[part, columns]) as away:
+            away.mul_(slopes[part]).addcmul_(g_part, factors[part]).add_(shifts[part])
+    return grad_x, sum_g_xhat, sum_g
