@@ -119,7 +119,7 @@ class SpreadTogetherFunction(torch.autograd.Function):
         """x* = sum_r y*_r."""
         given = zip(grads[:-1], ctx.shapes, strict=True)
         parts = [
-            ctx.saved_tensors[0].new_zeros(shape.numel()) if grad is None else grad.reshape(-1)
+            tied(ctx, None).new_zeros(shape.numel()) if grad is None else grad.reshape(-1)
             for grad, shape in given
         ]
         message = tied(ctx, torch.cat(parts))

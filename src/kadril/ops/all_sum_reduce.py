@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kadril import _native
-from kadril.ops.linear import apply_operator, resolved
+from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.shm_moves import takes_plans
 from kadril.ops.structure import any_requires_grad, is_differentiable
 from kadril.ops.zero_volume import nothing_of
@@ -74,6 +74,8 @@ def sum_over(
         done = sum_and_ask(x, transport, what)
         if done is not None:
             y, requires_grad = done
+            if requires_grad and x.requires_grad:
+                return put_in_graph(x, Adjoint(operator, x.shape, x.dtype), (y,))
             return apply_operator(operator, x, requires_grad=requires_grad, done=y)
     requires_grad = any_requires_grad(x, group, what)
     return apply_operator(operator, x, requires_grad=requires_grad)
@@ -90,7 +92,8 @@ def sum_and_ask(
     is_recording = torch.is_grad_enabled() and is_differentiable(x.dtype)
     # By the name it is found out where some ranks record a graph, and others do not.
     name = f"{what}, and whether gradients are wanted" if is_recording else what
-    source = resolved(x).contiguous()
+    is_plain = x.is_contiguous() and not x.is_conj() and not x.is_neg()
+    source = x if is_plain else resolved(x).contiguous()
     y = torch.empty_like(source)
     asked = transport.channel.sum_tensor(source, y, is_recording and x.requires_grad, name)
     if asked is NotImplemented:

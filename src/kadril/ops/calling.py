@@ -10,6 +10,8 @@ import torch
 
 __all__ = ["anchor_for", "apply", "apply_tied", "beneath", "tie", "tied"]
 
+NOTHING = torch.empty(0)
+
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
     """The result of a function that gives one tensor.
@@ -62,11 +64,11 @@ def tie(
         y: the result.
         saved: for the backward pass, as `ctx.saved_tensors[1:]`.
     """
-    found = y.new_empty(0)
+    end = NOTHING.detach()  # of all ways to make a tensor the one that takes least
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(found, *saved)
-    ctx.out_shape = y.shape
-    return y, found
+    ctx.save_for_backward(end, *saved)
+    ctx.out = y.shape, y.dtype, y.device
+    return y, end
 
 
 def tied(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor:
@@ -80,10 +82,9 @@ def tied(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor:
         grad: of its first result.
     """
     if grad is None:
-        grad = ctx.saved_tensors[0].new_zeros(ctx.out_shape)
-    if torch.is_grad_enabled():
-        grad = apply(TiedFunction, grad, ctx.saved_tensors[0])
-    return grad
+        shape, dtype, device = ctx.out
+        grad = torch.zeros(shape, dtype=dtype, device=device)
+    return apply(TiedFunction, grad, ctx.saved_tensors[0]) if torch.is_grad_enabled() else grad
 
 
 class TiedFunction(torch.autograd.Function):

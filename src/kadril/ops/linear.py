@@ -125,7 +125,9 @@ class Adjoint(NamedTuple):
     def forward(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x* = F* y*, in the shape and dtype of x."""
         x = self.operator.adjoint(y, what)
-        return y.new_zeros(self.shape, dtype=self.dtype) if x is None else x.reshape(self.shape)
+        if x is None:
+            return y.new_zeros(self.shape, dtype=self.dtype)
+        return x if x.shape == self.shape else x.reshape(self.shape)
 
     def adjoint(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y** = F x**."""
@@ -150,5 +152,10 @@ class DoneFunction(torch.autograd.Function):
         return pull_back(tied(ctx, grads[0]), ctx.adjoint), None, None
 
 
-# As `apply_operator` for a block that needs a gradient, in fewer steps: (x, F*, (y,)); y first.
-put_in_graph = beneath(DoneFunction)
+run_done = beneath(DoneFunction)
+
+
+def put_in_graph(x: torch.Tensor, adjoint: Adjoint, y: tuple[torch.Tensor]) -> torch.Tensor:
+    """As `apply_operator` for a block that needs a gradient, with y = F x there; in fewer steps."""
+    found: torch.Tensor = run_done(x, adjoint, y)[0]
+    return found

@@ -96,7 +96,7 @@ class Mover:
                 found = recent.plan.run_again(transport.channel, x, y, self.what)
                 if found is None:
                     if recent.adjoint is not None:
-                        return put_in_graph(x, recent.adjoint, (y,))[0], recent.structure
+                        return put_in_graph(x, recent.adjoint, (y,)), recent.structure
                     return self._in_graph(recent, x, y), recent.structure
                 if found is not NotImplemented:
                     self._learn(x, recent.row, rows_of(found, transport))

@@ -22,7 +22,6 @@ from conv_kit import (
 )
 from hypothesis import strategies as st
 
-from kadril.errors import UnsupportedError
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d
 from kadril.nn.conv.overlap import run_beside
 from kadril.partition import balanced_sizes
@@ -228,13 +227,31 @@ def test_half_precision_by_autocast(world: World) -> None:
 
 
 @ranks(2)
-def test_second_derivative_is_refused_by_name(world: World) -> None:
+def test_second_derivative_under_autocast(world: World) -> None:
+    """Of sum y^2 it is 2 A* A, in bfloat16; numbers are small integers, so it is exact."""
+    layer = torch.nn.Conv1d(1, 1, 3, padding=1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, 2.0, 1.0]).view(1, 1, 3))
     P_x = arranged(world, (1, 1, 2))
-    twin = DistributedConv1d(P_x, 1, 1, 3, padding=1, overlap=True)
+    twin = DistributedConv1d.of(layer, P_x, overlap=True)
     x = torch.ones(1, 1, 4, requires_grad=True)
-    (grad,) = torch.autograd.grad(twin(x).square().sum(), x, create_graph=True)
-    with pytest.raises(UnsupportedError, match="DistributedFeatureConv1d"):
-        grad.sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = twin(x)
+    assert lies(twin)
+    (first,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+    assert first.dtype == torch.float32
+    twin.zero_grad()
+    first.sum().backward()
+    ones = torch.ones(1, 1, 8)
+    weight = layer.weight.detach().clone().requires_grad_()
+    whole = ones.clone().requires_grad_()
+    y = torch.nn.functional.conv1d(whole, weight, padding=1)
+    (expected,) = torch.autograd.grad(y.square().sum(), whole, create_graph=True)
+    expected.sum().backward()
+    assert torch.equal(first, balanced_block(expected, P_x))
+    assert whole.grad is not None
+    assert torch.equal(x.grad, balanced_block(whole.grad, P_x))
+    assert torch.equal(layer.weight.grad, weight.grad)
 
 
 @ranks(2)
