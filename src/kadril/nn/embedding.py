@@ -23,7 +23,7 @@ from kadril import ops
 from kadril.nn.linear_blocks import first_along_last_axis
 from kadril.nn.sharing import raise_together, refuse_data, same_on_all
 from kadril.nn.split_state import SplitParameters, SplitWeight
-from kadril.ops.calling import apply
+from kadril.ops.calling import apply, uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Group, Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
@@ -158,6 +158,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         P_x = first.create_cartesian_topology_partition(P.shape[:-1])
         return cls(P_x, num_embeddings, embedding_dim, P_w=P, **options)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """Look vectors up; collective over the workers. See the class."""
         everyone = self.P_x if self.rows is None else self.rows.everyone

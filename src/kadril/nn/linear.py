@@ -28,6 +28,7 @@ from kadril import ops
 from kadril.nn.linear_blocks import LinearBlocks, first_along_last_axis
 from kadril.nn.sharing import refuse_data, same_on_all, spread_together
 from kadril.nn.split_state import SplitParameters
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
@@ -153,6 +154,7 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
         P_w = P.create_cartesian_topology_partition([*P.shape[:-1], 1, P.shape[-1]])
         return cls(P, in_features, out_features, bias, P_y=P_y, P_w=P_w, **options)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """y = x W^T + b; collective over the workers. See the class."""
         if self.blocks is not None:

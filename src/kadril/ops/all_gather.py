@@ -21,6 +21,7 @@ import torch
 
 from kadril.errors import MismatchError
 from kadril.ops.all_sum_reduce import axes_to_reduce
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.structure import Structure, agree_in_line
 from kadril.ops.zero_volume import nothing_of
@@ -29,6 +30,7 @@ from kadril.partition import Group, Partition
 __all__ = ["all_gather", "check_dim", "dims_of", "gathered", "summed_block"]
 
 
+@uncompiled
 def all_gather(
     x: torch.Tensor,
     P_x: Partition,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kadril import _native
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.shm_moves import takes_plans
 from kadril.ops.structure import any_requires_grad, is_differentiable
@@ -24,6 +25,7 @@ from kadril.transport.shm import ShmTransport
 __all__ = ["SumOperator", "all_sum_reduce", "axes_to_reduce", "sum_over"]
 
 
+@uncompiled
 def all_sum_reduce(
     x: torch.Tensor,
     P_x: Partition,

@@ -22,6 +22,7 @@ import torch
 
 from kadril.errors import MismatchError
 from kadril.ops.all_gather import check_dim
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.reduce_scatter import sizes_along
 from kadril.ops.structure import Structure, agree_in_line
@@ -31,6 +32,7 @@ from kadril.partition import Group, Partition
 __all__ = ["all_to_all"]
 
 
+@uncompiled
 def all_to_all(
     x: torch.Tensor,
     P_x: Partition,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from kadril.errors import MismatchError
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.repartition import union_of
 from kadril.ops.structure import Structure, agree
@@ -24,6 +25,7 @@ from kadril.partition.pairing import pair
 __all__ = ["Broadcaster", "SumReducer", "broadcast", "sum_reduce"]
 
 
+@uncompiled
 def broadcast(
     x: torch.Tensor,
     P_x: Partition,
@@ -54,6 +56,7 @@ def broadcast(
     return Broadcaster(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
+@uncompiled
 def sum_reduce(
     x: torch.Tensor,
     P_x: Partition,
@@ -183,6 +186,7 @@ class Broadcaster(Between):
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch, what)
 
+    @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Broadcast."""
         if not self.union.active:
@@ -210,6 +214,7 @@ class SumReducer(Between):
     ) -> None:
         super().__init__(P_y, P_x, transpose_dest, transpose_src, preserve_batch, what)
 
+    @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Sum-reduce."""
         if not self.union.active:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["anchor_for", "apply", "apply_tied", "beneath", "tie", "tied"]
+__all__ = ["anchor_for", "apply", "apply_tied", "beneath", "tie", "tied", "uncompiled"]
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 NOTHING = torch.empty(0)
+
+
+def uncompiled(function: Call) -> Call:
+    """A function that `torch.compile` leaves as it is, with all that it calls.
+
+    Whatever communicates is one: ranks have to do so in the same order, in both directions, and a
+    compiler that is free to order calls of one graph knows nothing of the other ranks. What is
+    between such functions is compiled.
+    """
+    why = "it communicates, in an order that is the same on all ranks"
+    found: Call = torch.compiler.disable(function, reason=why)
+    return found
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:

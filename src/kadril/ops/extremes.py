@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from kadril.ops.all_sum_reduce import axes_to_reduce, reduced
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.structure import any_requires_grad
 from kadril.ops.zero_volume import nothing_of
@@ -30,6 +31,7 @@ __all__ = ["all_max_reduce", "all_min_reduce"]
 Extreme = Literal["max", "min"]
 
 
+@uncompiled
 def all_max_reduce(
     x: torch.Tensor,
     P_x: Partition,
@@ -60,6 +62,7 @@ def all_max_reduce(
     return extreme_over(x, P_x, axes_to_reduce(P_x, axes_reduce, axes_keep), "max", what)
 
 
+@uncompiled
 def all_min_reduce(
     x: torch.Tensor,
     P_x: Partition,

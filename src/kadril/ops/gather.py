@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 
+from kadril.ops.calling import uncompiled
 from kadril.ops.repartition import Repartitioner
 from kadril.ops.scatter import root_of
 from kadril.partition import Partition
@@ -24,6 +25,7 @@ from kadril.partition import Partition
 __all__ = ["Gatherer", "gather"]
 
 
+@uncompiled
 def gather(
     x: torch.Tensor,
     P_x: Partition,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kadril.ops.calling import uncompiled
 from kadril.ops.edges import EDGES, check_reach, hull_of, pick, sources_of
 from kadril.ops.mover import Mover
 from kadril.ops.moves import Moves, Side, move, plan_moves
@@ -32,6 +33,7 @@ Needed = Callable[[Sequence[Interval]], Sequence[Interval]]
 Sources = list[torch.Tensor | None]
 
 
+@uncompiled
 def halo_exchange(
     x: torch.Tensor,
     P_x: Partition,
@@ -102,6 +104,7 @@ class HaloExchanger:
         if len(needs) != P_x.dim:
             raise ValueError(f"{what}: {len(needs)} halos for the {P_x.dim} axes of {P_x!r}")
 
+    @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Exchange."""
         if not self.P_x.active:

@@ -20,6 +20,7 @@ import torch
 from kadril.errors import MismatchError
 from kadril.ops.all_gather import as_axes, check_dim, dims_of, gathered, summed_block
 from kadril.ops.all_sum_reduce import axes_to_reduce
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.structure import agree_in_line
 from kadril.ops.zero_volume import nothing_of
@@ -28,6 +29,7 @@ from kadril.partition import Group, Partition, balanced_sizes
 __all__ = ["reduce_scatter", "sizes_along"]
 
 
+@uncompiled
 def reduce_scatter(
     x: torch.Tensor,
     P_x: Partition,

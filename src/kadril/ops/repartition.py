@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kadril.ops.calling import uncompiled
 from kadril.ops.mover import Mover
 from kadril.ops.moves import Moves, Side, plan_moves
 from kadril.ops.structure import Structure
@@ -27,6 +28,7 @@ from kadril.partition.pairing import text
 __all__ = ["Repartitioner", "repartition"]
 
 
+@uncompiled
 def repartition(
     x: torch.Tensor,
     P_x: Partition,
@@ -94,6 +96,7 @@ class Repartitioner:
         self.union = union_of(P_x, P_y)
         self._mover = Mover(self.union, P_x, self._plan, what, preserve_batch=preserve_batch)
 
+    @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Move the blocks."""
         if not self.union.active:

@@ -16,12 +16,14 @@ from typing import NamedTuple
 import torch
 
 from kadril.ops.all_sum_reduce import reduced
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.partition import Group
 
 __all__ = ["SpreadOperator", "spread", "total"]
 
 
+@uncompiled
 def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tensor:
     """Use a replicated tensor for work that each worker does for itself.
 
@@ -37,6 +39,7 @@ def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tens
     return apply_operator(SpreadOperator(group, what), x, requires_grad=False)
 
 
+@uncompiled
 def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor:
     """The sum of what the workers have, as a replicated tensor.
 

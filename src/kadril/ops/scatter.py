@@ -18,12 +18,14 @@ from collections.abc import Sequence
 
 import torch
 
+from kadril.ops.calling import uncompiled
 from kadril.ops.repartition import Repartitioner
 from kadril.partition import Partition
 
 __all__ = ["Scatterer", "root_of", "scatter"]
 
 
+@uncompiled
 def scatter(
     x: torch.Tensor,
     P_x: Partition,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kadril.ops.calling import anchor_for, apply
+from kadril.ops.calling import anchor_for, apply, uncompiled
 from kadril.partition import Partition
 
 __all__ = ["correct_zero_volume", "nothing_of", "zero_volume_tensor"]
@@ -48,6 +48,7 @@ def nothing_of(x: torch.Tensor, partition: Partition, what: str) -> torch.Tensor
     return x.clone()
 
 
+@uncompiled
 def correct_zero_volume(x: torch.Tensor) -> torch.Tensor:
     """A tensor that `backward()` may be called on: a copy, or the number 0 where there is nothing.
 

@@ -32,6 +32,7 @@ from kadril.nn.conv.layer import CONVOLUTIONS, ConvLayer, check_axes, windows_of
 from kadril.nn.conv.overlap import should_overlap
 from kadril.nn.conv.strips import plan_strips
 from kadril.nn.sharing import refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import PlanCache, Structure, agree
 from kadril.partition import Partition
 from kadril.partition.pairing import text
@@ -87,6 +88,7 @@ class FeatureConv(ConvLayer):
             P_x, self.in_channels, windows_of(self), self.padding_mode, self.what
         )
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolve; collective over the partition.
 

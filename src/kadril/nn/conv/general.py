@@ -28,6 +28,7 @@ from kadril.nn.conv.input import ConvInput
 from kadril.nn.conv.layer import CONVOLUTIONS, windows_of
 from kadril.nn.sharing import refuse_data
 from kadril.nn.split_state import SplitWeight
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Interval, Partition, balanced_intervals
 
@@ -60,6 +61,7 @@ class GeneralConv(SplitChannels):
         split = SplitWeight(workers, self.outputs, columns, shape, layer.bias is not None)
         self._split_parameters(layer, split, [] if self.groups == 1 else [IN_AXIS])
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolve; collective over the workers of all three partitions.
 

@@ -26,6 +26,7 @@ from torch.nn.modules.conv import _ConvNd
 from kadril.nn.conv.layer import check_axes
 from kadril.nn.conv.transpose_layer import TRANSPOSED, ConvTransposeLayer
 from kadril.nn.sharing import refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Partition
 from kadril.partition.pairing import text
@@ -57,6 +58,7 @@ class FeatureConvTranspose(ConvTransposeLayer):
         self._adopt_parameters(layer)
         self._inputs = {}
 
+    @uncompiled
     def forward(self, x: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
         """Convolve; collective over the partition.
 

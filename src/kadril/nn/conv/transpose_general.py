@@ -28,6 +28,7 @@ from kadril.nn.conv.transpose_input import Cut
 from kadril.nn.conv.transpose_layer import TRANSPOSED, ConvTransposeLayer
 from kadril.nn.sharing import refuse_data
 from kadril.nn.split_state import SplitWeight
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Partition
 
@@ -77,6 +78,7 @@ class GeneralConvTranspose(SplitChannels, ConvTransposeLayer):
         split = TransposedSplitWeight(workers, self.outputs, self.inputs, shape, has_bias)
         self._split_parameters(layer, split, [] if self.groups == 1 else [OUT_AXIS])
 
+    @uncompiled
     def forward(self, x: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
         """Convolve; collective over the workers of all three partitions.
 

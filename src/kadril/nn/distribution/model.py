@@ -15,6 +15,7 @@ from kadril.nn.distribution.layout import Layout, Lines
 from kadril.nn.distribution.plan import Plan, PlannedCall, map_nested
 from kadril.nn.distribution.replicas import join, split
 from kadril.nn.distribution.trace import attribute
+from kadril.ops.calling import uncompiled
 from kadril.ops.halo import HaloExchanger
 from kadril.ops.structure import agree
 from kadril.partition import Partition, balanced_intervals
@@ -168,6 +169,7 @@ class DistributedModel(nn.Module):
     P_y: Any
     _programs: dict[bool, Program]
 
+    @uncompiled
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """From this worker's blocks of the inputs to its block of the result; collective.
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from kadril.ops import zero_volume_tensor
+from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
 from kadril.ops.moves import Moves, Side, plan_moves, run_moves
 from kadril.ops.packing import Slices
@@ -55,6 +56,7 @@ def split(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
     return x[slices_of(blocks, P_x.index[: x.dim()])].clone()
 
 
+@uncompiled
 def join(y: torch.Tensor, P_y: Partition, *, what: str = "join") -> torch.Tensor:
     """The whole of a tensor, on each worker of the partition that it lies on; collective over it.
 

@@ -19,6 +19,7 @@ import torch
 
 from kadril.nn.dropout.mask import keep_mask, signed_seed
 from kadril.nn.sharing import refuse_data, same_on_all
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
@@ -92,6 +93,7 @@ class DistributedDropout(torch.nn.Module):
         """The partitioned twin of a layer; collective over the partition, for the seed."""
         return cls(P_x, layer.p, layer.inplace, what=what).train(layer.training)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """Drop elements; collective over the partition in training. See the class."""
         if not self.P_x.active:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from kadril.nn.interpolation.upsample import DistributedUpsample, Scale, UpSize
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = ["interpolate"]
 
 
+@uncompiled
 def interpolate(
     x: torch.Tensor,
     P_x: Partition,

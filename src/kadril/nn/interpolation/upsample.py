@@ -20,6 +20,7 @@ from typing_extensions import Self
 from kadril.nn.box_layer import BoxLayer, BoxPlan, refuse_data
 from kadril.nn.interpolation.box import Part, Weighted, along_each_dim, part_of, weighted
 from kadril.nn.interpolation.taps import AlongDim, taps_type
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
@@ -191,6 +192,7 @@ class DistributedUpsample(BoxLayer):
             )
         return [weighted(along, size, box, result) for along, size, box, result in dims]
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Interpolate; collective over the partition.
 

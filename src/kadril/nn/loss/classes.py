@@ -18,6 +18,7 @@ import torch
 from kadril import ops
 from kadril.nn.loss.layer import LossLayer, global_sizes, wide
 from kadril.nn.loss.log_softmax import log_softmax
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
@@ -52,6 +53,7 @@ class ClassLoss(LossLayer):
                 " classes at least"
             )
 
+    @uncompiled
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The loss; collective over the partition."""
         if not self.P_x.active:

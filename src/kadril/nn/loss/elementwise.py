@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from kadril.nn.loss.layer import LossLayer, cut_like, global_sizes, wide
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure
 from kadril.partition import Partition
 
@@ -47,6 +48,7 @@ class ElementwiseLoss(LossLayer):
         MismatchError: the blocks do not fit together.
     """
 
+    @uncompiled
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The loss; collective over the partition."""
         if not self.P_x.active:

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from kadril.nn.norm.standardize import Rows, Statistics, standardize, statistics_of
 from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import PlanCache, Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
@@ -131,6 +132,7 @@ class DistributedBatchNorm(_BatchNorm):
         twin.num_batches_tracked = layer.num_batches_tracked
         return twin.train(layer.training)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """Normalize; collective over the partition. See the class."""
         if not self.P_x.active:

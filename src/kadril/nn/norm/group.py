@@ -17,6 +17,7 @@ import torch
 
 from kadril.nn.norm.standardize import Rows, standardize, statistics_of
 from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import PlanCache, Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
@@ -110,6 +111,7 @@ class DistributedGroupNorm(torch.nn.GroupNorm):
         twin.weight, twin.bias = layer.weight, layer.bias
         return twin.train(layer.training)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """Normalize; collective over the partition. See the class."""
         if not self.P_x.active:

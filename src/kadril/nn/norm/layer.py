@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from kadril.nn.norm.standardize import Rows, standardize, statistics_of
 from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import PlanCache, Structure, agree
 from kadril.partition import Partition
 from kadril.partition.pairing import text
@@ -105,6 +106,7 @@ class DistributedLayerNorm(torch.nn.LayerNorm):
         twin.weight, twin.bias = layer.weight, layer.bias
         return twin.train(layer.training)
 
+    @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         """Normalize; collective over the partition. See the class."""
         if not self.P_x.active:

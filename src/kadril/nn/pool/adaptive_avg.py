@@ -18,6 +18,7 @@ from kadril import ops
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.adaptive_bins import LocalBins
 from kadril.nn.pool.adaptive_layer import AdaptivePoolLayer, OutputSize
+from kadril.ops.calling import uncompiled
 from kadril.partition import Group, Partition
 
 __all__ = [
@@ -83,6 +84,7 @@ class AdaptiveAvgPool(AdaptivePoolLayer):
         group = self.P_x.axis_group(axes) if axes else None
         return Averages(self.local_bins(plan), divisors, group)
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pool; collective over the partition.
 

@@ -20,6 +20,7 @@ from kadril import ops
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.adaptive_bins import LocalBins
 from kadril.nn.pool.adaptive_layer import AdaptivePoolLayer, OutputSize
+from kadril.ops.calling import uncompiled
 from kadril.partition import Group, Partition
 
 __all__ = [
@@ -90,6 +91,7 @@ class AdaptiveMaxPool(AdaptivePoolLayer):
         axes = self.shared_axes(plan)
         return Maxima(self.local_bins(plan), self.P_x.axis_group(axes) if axes else None)
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Pool; collective over the partition.
 

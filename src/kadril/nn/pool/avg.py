@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.layer import PoolLayer, Size
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = ["AvgPool", "DistributedAvgPool1d", "DistributedAvgPool2d", "DistributedAvgPool3d"]
@@ -72,6 +73,7 @@ class AvgPool(PoolLayer):
         self.count_include_pad = count_include_pad
         self.divisor_override = divisor_override
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pool; collective over the partition.
 

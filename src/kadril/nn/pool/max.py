@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.layer import PoolLayer, Size
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = ["DistributedMaxPool1d", "DistributedMaxPool2d", "DistributedMaxPool3d", "MaxPool"]
@@ -73,6 +74,7 @@ class MaxPool(PoolLayer):
         """Less than any input."""
         return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Pool; collective over the partition.
 

@@ -1,0 +1,356 @@
+"""Gradients of gradients through layers, beside those of one process.
+
+For each layer: the loss is sum sin y, and the penalty the square of its gradient; what comes back
+from the penalty has second derivatives of the layer in it. All numbers are of float64 and about 1.
+A sum of n of them, of which each was rounded k times, is off by n k 2^-53 at most; n is below 1000
+and k below 100 for what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from box_kit import arranged
+from torch import nn
+
+import kadril.nn as knn
+from kadril import ops
+from kadril.nn import primitives
+from kadril.nn.distribution.replicas import Cutter
+from kadril.partition import Partition, world_partition
+from kadril.testing import ranks
+from kadril.world import World
+
+BOUND = 1000 * 100 * 2.0**-53
+
+Module = Callable[..., torch.Tensor]
+
+
+class Case(NamedTuple):
+    """A layer and its twin.
+
+    Attributes:
+        twin: on blocks.
+        layer: of the whole.
+        sizes: of the whole input.
+        P_x: where it lies.
+        target: of a loss, whole.
+        makes_one: whether the result is one replicated number.
+    """
+
+    twin: Module
+    layer: Module
+    sizes: tuple[int, ...]
+    P_x: Partition
+    target: torch.Tensor | None = None
+    makes_one: bool = False
+
+
+def numbers(sizes: tuple[int, ...], seed: int = 1) -> torch.Tensor:
+    """The same on all ranks, from 0.1 to 0.9, no two alike."""
+    random = torch.Generator().manual_seed(seed)
+    return 0.1 + 0.8 * torch.rand(sizes, dtype=torch.float64, generator=random)
+
+
+def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
+    """Layers on rows that are split."""
+    d = f"{num_spatial}d"
+    rows = arranged(world, (1, 1, 2, *[1] * (num_spatial - 1)))
+    channels = arranged(world, (1, 2, *[1] * num_spatial))
+    one = arranged(world, (1, 1, *[1] * num_spatial))
+    sizes = (2, 2, 8, *[4] * (num_spatial - 1))
+    conv = getattr(nn, f"Conv{d}")(2, 2, 3, padding=1).double()
+    up = getattr(nn, f"ConvTranspose{d}")(2, 2, 3, stride=2, padding=1).double()
+    for form in ("", "Feature"):
+        of = getattr(knn, f"Distributed{form}Conv{d}").of
+        for overlap in (False, True):
+            yield (
+                f"Distributed{form}Conv{d}",
+                Case(of(conv, rows, overlap=overlap), conv, sizes, rows),
+            )
+    for form, parts in (("Channel", (channels, one, channels)), ("General", (rows, rows, rows))):
+        name = f"Distributed{form}Conv{d}"
+        yield name, Case(getattr(knn, name).of(conv, *parts), conv, sizes, parts[0])
+    yield (
+        f"DistributedConvTranspose{d}",
+        Case(getattr(knn, f"DistributedConvTranspose{d}").of(up, rows), up, sizes, rows),
+    )
+    norm = getattr(nn, f"BatchNorm{d}")(2).double()
+    for name in ("DistributedBatchNorm", f"DistributedBatchNorm{d}"):
+        yield name, Case(getattr(knn, name).of(norm, rows), norm, sizes, rows)
+    for kind, settings in (
+        ("MaxPool", (3, 2, 1)),
+        ("AvgPool", (3, 2, 1)),
+        ("AdaptiveAvgPool", (3,)),
+        ("AdaptiveMaxPool", (3,)),
+    ):
+        layer = getattr(nn, f"{kind}{d}")(*settings)
+        name = f"Distributed{kind}{d}"
+        yield name, Case(getattr(knn, name)(rows, *settings), layer, sizes, rows)
+    mode = ("linear", "bilinear", "trilinear")[num_spatial - 1]
+    scaled = nn.Upsample(scale_factor=2, mode=mode)
+    yield (
+        "DistributedUpsample",
+        Case(knn.DistributedUpsample(rows, scale_factor=2, mode=mode), scaled, sizes, rows),
+    )
+    yield (
+        "interpolate",
+        Case(lambda x: knn.interpolate(x, rows, scale_factor=2, mode=mode), scaled, sizes, rows),
+    )
+
+
+def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
+    """Layers on matrices and on sequences."""
+    batch, features = arranged(world, (2, 1)), arranged(world, (1, 2))
+    one = arranged(world, (1, 1))
+    rows = arranged(world, (1, 1, 2))
+    linear = nn.Linear(4, 3).double()
+    yield "DistributedLinear", Case(knn.DistributedLinear.of(linear, batch), linear, (6, 4), batch)
+    yield (
+        "DistributedLinear",
+        Case(knn.DistributedLinear.of(linear, features, one, features), linear, (6, 4), features),
+    )
+    group = nn.GroupNorm(2, 4).double()
+    yield (
+        "DistributedGroupNorm",
+        Case(knn.DistributedGroupNorm.of(group, rows), group, (2, 4, 6), rows),
+    )
+    norm = nn.LayerNorm([4, 6]).double()
+    yield (
+        "DistributedLayerNorm",
+        Case(knn.DistributedLayerNorm.of(norm, rows), norm, (2, 4, 6), rows),
+    )
+    model = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 3)).double()
+    for name in ("distribute", "DistributedModel"):
+        twin = knn.distribute(model, rows, torch.zeros(2, 2, 8, dtype=torch.float64))
+        yield name, Case(twin, model, (2, 2, 8), rows)
+    yield (
+        "join",
+        Case(
+            lambda x: (knn.join(x, rows).sin() * numbers((2, 2, 8), 5)).sum(),
+            lambda x: (x.sin() * numbers((2, 2, 8), 5)).sum(),
+            (2, 2, 8),
+            rows,
+            makes_one=True,
+        ),
+    )
+
+
+def loss_cases(world: World) -> Iterator[tuple[str, Case]]:
+    """One number, the same on all workers; classes are split."""
+    P_x = arranged(world, (1, 2))
+    sizes = (3, 4)
+    amounts = numbers(sizes, seed=2)
+    classes = torch.tensor([3, 0, 2])
+    for name in (
+        *("L1", "MSE", "SmoothL1", "Huber", "PoissonNLL", "BCE", "BCEWithLogits", "KLDiv"),
+        *("CrossEntropy", "NLL"),
+    ):
+        target = classes if name in ("CrossEntropy", "NLL") else amounts
+        layer = getattr(nn, f"{name}Loss")(reduction="sum")
+        twin = getattr(knn, f"Distributed{name}Loss").of(layer, P_x)
+        yield f"Distributed{name}Loss", Case(twin, layer, sizes, P_x, target, makes_one=True)
+
+
+def cases(world: World) -> Iterator[tuple[str, Case]]:
+    """All, by name; layers begin with the same numbers on all ranks."""
+    torch.manual_seed(2)
+    for num_spatial in (1, 2, 3):
+        yield from spatial_cases(world, num_spatial)
+    yield from plain_cases(world)
+    yield from loss_cases(world)
+
+
+def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
+    return knn.split(x, P_x) if P_x.active else ops.zero_volume_tensor(dtype=x.dtype)
+
+
+def second(
+    call: Module, x: torch.Tensor, parameters: list[torch.Tensor], *, makes_one: bool
+) -> list[torch.Tensor]:
+    """The gradient of the loss, and gradients of the penalty."""
+    y = call(x)
+    loss = y.square() if makes_one else y.sin().sum()
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    wanted = [x, *parameters]
+    found = torch.autograd.grad(first.square().sum(), wanted, materialize_grads=True)
+    return [first.detach(), *found]
+
+
+def check_near(got: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    assert got.shape == expected.shape, name
+    if got.numel():
+        scale = max(1.0, float(expected.abs().max()))
+        assert float((got - expected).abs().max()) <= BOUND * scale, name
+
+
+@ranks(2)
+def test_layers(world: World) -> None:
+    """They were refused by name, or by torch."""
+    for name, (twin, layer, sizes, P_x, target, makes_one) in cases(world):
+        whole = numbers(sizes).requires_grad_()
+        mine = block_of(whole.detach(), P_x).requires_grad_()
+        call, reference = twin, layer
+        if target is not None:
+            targets = block_of(target, P_x)
+            call, reference = with_target(twin, targets), with_target(layer, target)
+        parameters = list(layer.parameters()) if isinstance(layer, nn.Module) else []
+        shared = [p for p in parameters if any(p is q for q in parameters_of(twin))]
+        expected = second(reference, whole, parameters, makes_one=makes_one)
+        got = second(call, mine, shared, makes_one=makes_one)
+        for one, other in zip(got[:2], expected[:2], strict=True):
+            check_near(one, block_of(other, P_x).reshape(one.shape), name)
+        of_parameters = dict(zip(map(id, parameters), expected[2:], strict=True))
+        for parameter, one in zip(shared, got[2:], strict=True):
+            check_near(one, of_parameters[id(parameter)], f"{name}, parameters")
+
+
+def with_target(call: Module, target: torch.Tensor) -> Module:
+    return lambda x: call(x, target)
+
+
+def parameters_of(twin: Module) -> list[torch.Tensor]:
+    return list(twin.parameters()) if isinstance(twin, nn.Module) else []
+
+
+DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
+
+
+@ranks(2)
+def test_dropouts(world: World) -> None:
+    """What they draw is theirs; y = m x + c with constants of a call."""
+    for kind in DROPOUTS:
+        num_spatial = int(kind[-2]) if kind.endswith("d") else 1
+        P_x = arranged(world, (1, 1, 2, *[1] * (num_spatial - 1)))
+        layer: Any = getattr(knn, f"Distributed{kind}")(P_x, 0.5, seed=3)
+        x = block_of(numbers((2, 8, 4, *[2] * (num_spatial - 1))), P_x).requires_grad_()
+        y = layer(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        rest = (y - slope * x).detach()
+        got = second(lambda x, y=y: y, x, [], makes_one=False)
+        expected = second(lambda x, m=slope, c=rest: m * x + c, x, [], makes_one=False)
+        for one, other in zip(got, expected, strict=True):
+            check_near(one, other, kind)
+
+
+@ranks(2)
+def test_embedding(world: World) -> None:
+    """Of the table: every worker has a copy, and the penalty is one of all."""
+    P_x = arranged(world, (2,))
+    torch.manual_seed(6)
+    words = torch.tensor([3, 0, 3, 1])
+    table = nn.Embedding(5, 2).double()
+
+    def penalty(embedding: Module, ids: torch.Tensor) -> torch.Tensor:
+        loss = (embedding(ids).sin()).sum()
+        (first,) = torch.autograd.grad(loss, table.weight, create_graph=True)
+        (found,) = torch.autograd.grad(first.square().sum(), table.weight)
+        return found
+
+    twin = knn.DistributedEmbedding.of(table, P_x)
+    assert any(table.weight is p for p in twin.parameters())
+    check_near(penalty(twin, block_of(words, P_x)), penalty(table, words), "DistributedEmbedding")
+
+
+@ranks(2)
+def test_cut_replicas(world: World) -> None:
+    """Cutting was differentiated by hand, and its adjoint by torch: each rank had its own part."""
+    P_x = arranged(world, (2, 1))
+    whole = numbers((4, 2)).requires_grad_()
+    group = P_x.group
+    got = second(lambda x: ops.total(Cutter(P_x)(x).sin().sum(), group), whole, [], makes_one=True)
+    expected = second(lambda x: x.sin().sum(), whole, [], makes_one=True)
+    for one, other in zip(got, expected, strict=True):
+        check_near(one, other, "cut")
+
+
+@ranks(2)
+def test_every_public_layer_has_a_case(world: World) -> None:
+    """A new one is not to come without its second derivative."""
+    covered = {name for name, _ in cases(world)}
+    covered |= {f"Distributed{kind}" for kind in DROPOUTS} | {"DistributedEmbedding"}
+    covered |= set(primitives.__all__)  # modules of what tests/ranks/ops has
+    no_tensors = {"DistributeError", "draw"}
+    local = {"split"}  # a copy of a part
+    assert set(knn.__all__) - no_tensors - local <= covered
+
+
+class Coordinates(nn.Module):
+    """u(x, y): a network of coordinates, as channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(2, 8, 1),
+            nn.Tanh(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(8, 1, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Evaluate."""
+        return self.layers(x)
+
+
+def residual_of(net: Module, x: torch.Tensor) -> torch.Tensor:
+    """Mean square of the Laplacian, as of a physics-informed network; a sum of squares here."""
+    u = net(x)
+    (slopes,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+    laplacian = torch.zeros_like(u)
+    for axis in range(2):
+        (bends,) = torch.autograd.grad(slopes[:, axis].sum(), x, create_graph=True)
+        laplacian = laplacian + bends[:, axis : axis + 1]
+    return laplacian.square().sum()
+
+
+@ranks(2)
+def test_physics_informed_network(world: World) -> None:
+    """The loss has second derivatives in it; gradients of parameters are of the third order."""
+    torch.manual_seed(4)
+    net = Coordinates().double()
+    x = numbers((1, 2, 8, 6))
+    twin = knn.distribute(net, arranged(world, (1, 1, 2, 1)), x)
+    expected = residual_of(net, x.clone().requires_grad_())
+    wanted = torch.autograd.grad(expected, list(net.parameters())[:-1])
+    loss = ops.total(
+        residual_of(twin, twin.scatter(x).requires_grad_()), world_partition(world).group
+    )
+    got = torch.autograd.grad(loss, list(net.parameters())[:-1])
+    check_near(loss.detach(), expected.detach(), "loss")
+    for one, other in zip(got, wanted, strict=True):
+        check_near(one, other, "parameters")
+
+
+def penalty_of(critic: Module, x: torch.Tensor, total: Module) -> torch.Tensor:
+    """The gradient penalty of WGAN-GP: (|grad| - 1)^2 for each image, which all workers share."""
+    (slopes,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+    norms = total(slopes.square().sum((1, 2, 3))).sqrt()
+    return (norms - 1).square().sum()
+
+
+@ranks(2)
+def test_gradient_penalty_on_a_split_image(world: World) -> None:
+    torch.manual_seed(5)
+    critic = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.GroupNorm(2, 4),
+        nn.Conv2d(4, 4, 3, stride=2, padding=1),
+        nn.SiLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(4, 1, 1),
+    ).double()
+    images = numbers((3, 1, 16, 8))
+    twin = knn.distribute(critic, arranged(world, (1, 1, 2, 1)), images)
+    group = world_partition(world).group
+    parameters = list(critic.parameters())[:-1]  # the last bias has no part in gradients
+    expected = penalty_of(critic, images.clone().requires_grad_(), lambda x: x)
+    wanted = torch.autograd.grad(expected, parameters)
+    penalty = penalty_of(twin, twin.scatter(images).requires_grad_(), lambda x: ops.total(x, group))
+    got = torch.autograd.grad(penalty, parameters)
+    check_near(penalty.detach(), expected.detach(), "penalty")
+    for one, other in zip(got, wanted, strict=True):
+        check_near(one, other, "parameters")
