@@ -8,8 +8,13 @@ and k below 100 for what is here.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from box_kit import arranged
@@ -275,6 +280,69 @@ def test_every_public_layer_has_a_case(world: World) -> None:
     no_tensors = {"DistributeError", "draw"}
     local = {"split"}  # a copy of a part
     assert set(knn.__all__) - no_tensors - local <= covered
+
+
+def autograd_functions() -> list[Any]:
+    """All that `kadril.ops` and `kadril.nn` have."""
+    modules = [
+        importlib.import_module(found.name)
+        for package in (ops, knn)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    found = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if inspect.isclass(each)
+        and issubclass(each, torch.autograd.Function)
+        and each.__module__ == module.__name__
+    }
+    return sorted(found, key=lambda each: each.__name__)
+
+
+def third_order(call: Module, x: torch.Tensor) -> None:
+    level = call(x)
+    for _ in range(3):
+        (level,) = torch.autograd.grad(level.sin().sum(), x, create_graph=True)
+
+
+@ranks(2)
+def test_every_autograd_function_is_differentiated_again(world: World) -> None:
+    """One whose backward has no case here, or cannot be recorded, is found out."""
+    P_x, rows = arranged(world, (2,)), arranged(world, (1, 1, 2))
+    reached = set()
+
+    def watched(function: Any) -> Any:
+        backward = function.backward
+
+        def call(ctx: Any, *grads: torch.Tensor) -> Any:
+            if torch.is_grad_enabled():
+                reached.add(function)
+            return backward(ctx, *grads)
+
+        return staticmethod(call)
+
+    functions = autograd_functions()
+    with contextlib.ExitStack() as stack:
+        for function in functions:
+            stack.enter_context(mock.patch.object(function, "backward", watched(function)))
+        block = numbers((2, 2, 4)).requires_grad_()
+        conv = knn.DistributedConv1d(rows, 2, 2, 3, padding=1, dtype=torch.float64, overlap=True)
+        third_order(lambda _: conv(block), conv.weight)
+        third_order(knn.DistributedBatchNorm1d(rows, 2, dtype=torch.float64), block)
+        halo = knn.HaloExchange(rows, [(0, 0), (0, 0), (1, 1)])
+        for _ in range(3):  # the shortest way is that of a call like the one before
+            third_order(halo, block)
+        classes = torch.tensor([1, 0, 1])
+        third_order(
+            with_target(knn.DistributedCrossEntropyLoss(arranged(world, (1, 2))), classes),
+            numbers((3, 1)).requires_grad_(),
+        )
+        third_order(ops.correct_zero_volume, numbers((2,)).requires_grad_())
+        table = knn.DistributedEmbedding(P_x, 3, 2, scale_grad_by_freq=True, dtype=torch.float64)
+        third_order(lambda _: table(torch.tensor([0, 2])), table.weight)
+    assert functions
+    assert [each for each in functions if each not in reached] == []
 
 
 class Coordinates(nn.Module):
