@@ -31,6 +31,7 @@ import torch
 from kadril.errors import CheckpointError
 from kadril.sharded.agreement import allgather_json, raise_together
 from kadril.sharded.bucket import OwnPiece
+from kadril.sharded.failure_reason import reason_of
 from kadril.sharded.shard_file import ShardFile, write_shard
 from kadril.sharded.shards import Shards
 from kadril.sharded.state import group_options, load_state, piece_values, put_state
@@ -100,7 +101,9 @@ def not_saved(path: Path, caught: Exception) -> CheckpointError:
     """What to raise for a file that could not be written."""
     parameter = caught.parameter if isinstance(caught, CheckpointError) else ""
     error = CheckpointError(
-        f"{path}: {str(caught) or repr(caught)}", parameter=parameter, path=str(path)
+        f"{reason_of(caught)}: {path} was not written, and what was saved before is as it was",
+        parameter=parameter,
+        path=str(path),
     )
     error.__cause__ = caught
     return error

@@ -24,6 +24,7 @@ from kadril.errors import CheckpointError, KadrilError
 from kadril.sharded.agreement import allgather_json, raise_together
 from kadril.sharded.cut_tensor import coordinated
 from kadril.sharded.dcp_target import state_of
+from kadril.sharded.failure_reason import reason_of
 from kadril.transport.base import Transport
 
 __all__ = ["Saving", "together"]
@@ -45,7 +46,7 @@ def together(transport: Transport, operation: str, work: Callable[[], Result]) -
         if isinstance(cause, KadrilError):
             error = cause
         else:
-            error = CheckpointError(f"{operation}: {str(cause) or repr(cause)}")
+            error = CheckpointError(f"{operation}: {reason_of(cause)}")
             error.__cause__ = caught
     raise_together(transport, operation, error, CheckpointError)
     return result  # type: ignore[no-any-return]
