@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from kadril.errors import StateError, UnsupportedError
+from kadril.sharded.grad_notice import raw_grad
 from kadril.sharded.layout import flat_order, shaped
 from kadril.sharded.memory import scratch_bytes
 from kadril.sharded.plan import BucketPlan, Entry, Piece
@@ -205,7 +206,7 @@ class Bucket:
         """
         taken = []
         for _, entry, tensor in self.members:
-            gradient = tensor.grad
+            gradient = raw_grad(tensor)
             if gradient is not None:
                 check_layout(entry, gradient.layout)
             taken.append(gradient)

@@ -44,6 +44,8 @@ class GivenGradients:
     were never reduced.
     """
 
+    gives_away = has_given_away = False
+
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         self.agreed = 0

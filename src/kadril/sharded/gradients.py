@@ -39,6 +39,7 @@ from torch.utils.hooks import RemovableHandle
 from kadril.errors import MismatchError
 from kadril.sharded.bucket import Bucket, Scale, Scratch, check_layout
 from kadril.sharded.courier import Courier
+from kadril.sharded.grad_notice import layout_of_grad, raw_grad
 from kadril.sharded.layout import flat_order, shaped
 from kadril.sharded.meeting import Agreement, Wish, meet
 from kadril.sharded.shards import Shards
@@ -59,6 +60,16 @@ class Gradients(Protocol):
     @property
     def has_news(self) -> bool:
         """Whether `hand_over` would give the pieces something that they do not have."""
+        ...
+
+    @property
+    def gives_away(self) -> bool:
+        """Whether gradients go to their owners during the backward pass."""
+        ...
+
+    @property
+    def has_given_away(self) -> bool:
+        """Whether gradients of this round are with their owners, and not in `.grad`."""
         ...
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
@@ -129,6 +140,16 @@ class ReducedGradients:
         self._frozen: list[tuple[int, torch.Tensor]] = []  # parameters without a hook
         weakref.finalize(self, remove, self._hooks).atexit = False
         self._courier = courier
+
+    @property
+    def gives_away(self) -> bool:
+        """Whether gradients go to their owners during the backward pass."""
+        return self.stage == 2
+
+    @property
+    def has_given_away(self) -> bool:
+        """Whether gradients of this round are with their owners, and not in `.grad`."""
+        return self.gives_away and self._present != 0
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Hear of the gradients of these buckets."""
@@ -375,7 +396,9 @@ class ReducedGradients:
     def has_pending(self) -> bool:
         """Whether a bucket of the order has a gradient that was not reduced."""
         return any(
-            tensor.grad is not None for bucket in self._order for _, _, tensor in bucket.members
+            raw_grad(tensor) is not None
+            for bucket in self._order
+            for _, _, tensor in bucket.members
         )
 
     def dormant(self) -> list[Bucket]:
@@ -393,7 +416,7 @@ class ReducedGradients:
         bits = 0
         for bucket in self.dormant():
             for place, _, tensor in bucket.members:
-                if tensor.grad is not None:
+                if raw_grad(tensor) is not None:
                     bits |= 1 << place
         return bits
 
@@ -477,8 +500,9 @@ def arrived(
     """Called by autograd when the gradient of a backward pass is in `.grad`."""
     gradients = itself()
     # Autograd calls also where a compiled graph has sent the gradient away, and there is none.
-    if gradients is not None and tensor.grad is not None:
-        gradients.arrived(place, tensor.grad.layout)
+    layout = layout_of_grad(tensor)  # and no reference to the gradient, which may be written to
+    if gradients is not None and layout is not None:
+        gradients.arrived(place, layout)
 
 
 def remove(hooks: list[RemovableHandle]) -> None:

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from kadril import world as worlds
 from kadril.errors import NotInitializedError, StateError, UnsupportedError
+from kadril.sharded.joined_gradients import share_gradients
 from kadril.sharded.optimizers import OptimizerClass
 from kadril.sharded.parameter_list import Parameters
 from kadril.sharded.scaler_guard import ScalerGuard
@@ -122,14 +123,31 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         """
         return self._trainer
 
+    @property
+    def optim(self) -> torch.optim.Optimizer:
+        """The optimizer of this rank's part; torch's class has it by this name."""
+        return self._trainer.optimizer
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """The rank that owns each parameter, or most of it. See `POS_Trainer.parts_of` for all."""
+        return self._trainer.owners
+
+    def close(self) -> None:
+        """Give the parameters back, for another optimizer of them; collective."""
+        self._trainer.close()
+
     # ---- training -------------------------------------------------------------------------------
 
-    def step(self, closure: Callable[[], Any] | None = None, batch_size: float = 1) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, batch_size: float = 1, **kwargs: Any
+    ) -> Any:
         """Step this rank's part, and let all ranks have it; collective.
 
         Args:
             closure: computes the loss and its gradients, once.
             batch_size: gradients are divided by it.
+            **kwargs: further arguments of `optimizer_class.step`.
 
         Returns:
             What the closure gave.
@@ -142,13 +160,15 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step(batch_size)
+        if self.is_joining:
+            self._share_gradients(has_data=True)
+        self._step(batch_size, kwargs)
         return loss
 
-    def _step(self, batch_size: float = 1) -> None:
+    def _step(self, batch_size: float, arguments: Mapping[str, Any]) -> None:
         """The step itself; collective."""
         self._tell_options()
-        self._trainer.step(batch_size)
+        self._trainer.step_with(batch_size, "step", arguments)
         self._copy_options(self._trainer.param_groups, self.param_groups)
         self._consolidated = None
 
@@ -276,17 +296,20 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     def join_hook(self, **_: Any) -> JoinHook:
         """For `torch.distributed.algorithms.Join`: a rank without data steps along.
 
-        Raises:
-            UnsupportedError: gradients are reduced by somebody else, who does not give them to a
-                rank that has run out of data: it would step its part with those of before.
+        Behind DistributedDataParallel it steps its part with the gradients of a rank that has data;
+        DistributedDataParallel, which comes first in `Join([model, optimizer])`, gives it none.
         """
-        if not self._trainer.reduces_gradients:
-            raise UnsupportedError(
-                "Join behind DistributedDataParallel: a rank that has run out of data gets no"
-                " gradients to step its part with. Give reduce_gradients=True, and the model as it"
-                " is"
-            )
         return StepAlong(self)
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether ranks may run out of data, and gradients are somebody else's to reduce."""
+        config = self._join_config
+        return bool(config.enable) and not self._trainer.reduces_gradients
+
+    def _share_gradients(self, *, has_data: bool) -> None:
+        """Let ranks that have run out of data have the gradients of the others; collective."""
+        share_gradients(self._trainer.transport, self._trainer.members(), has_data=has_data)
 
     @property
     def join_device(self) -> torch.device:
@@ -371,4 +394,6 @@ class StepAlong(JoinHook):
 
     def main_hook(self) -> None:
         """Take part in one step; `step()` would tell `Join` that there is data."""
-        self._optimizer._step()
+        if self._optimizer.is_joining:
+            self._optimizer._share_gradients(has_data=False)
+        self._optimizer._step(1, {})

@@ -10,7 +10,8 @@ stepped, bucket by bucket; a network mostly waits, so that goes on beside the re
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -19,14 +20,17 @@ from kadril.sharded.courier import Courier
 from kadril.sharded.optimizers import is_of_torch
 from kadril.sharded.shards import Shards
 
-__all__ = ["step_and_publish"]
+__all__ = ["scale_gradients", "step_and_publish"]
 
 # Each portion is a call of the optimizer, and the first gather begins after the first of them.
 NUM_PORTIONS = 4
 
 
 def step_and_publish(
-    optimizer: torch.optim.Optimizer, shards: Shards, courier: Courier | None
+    optimizer: torch.optim.Optimizer,
+    shards: Shards,
+    courier: Courier | None,
+    arguments: Mapping[str, Any],
 ) -> None:
     """Step this rank's pieces, and let all ranks have them; collective.
 
@@ -34,15 +38,16 @@ def step_and_publish(
         optimizer: of the pieces.
         shards: all parameters.
         courier: gathers beside the step; None where that does not pay.
+        arguments: of the optimizer's step.
     """
     has_shared = any(bucket.is_shared for bucket in shards.buckets)
     if courier is None or has_shared or not may_be_portioned(optimizer):
-        optimizer.step()
+        optimizer.step(**arguments)
         shards.publish()
         return
     for portion in portions_of(shards.buckets):
         with only_pieces_of(optimizer, portion):
-            optimizer.step()
+            optimizer.step(**arguments)
         for bucket in portion:
             courier.submit(bucket.gather)
     courier.wait()
@@ -81,3 +86,15 @@ def only_pieces_of(optimizer: torch.optim.Optimizer, buckets: Sequence[Bucket]) 
     finally:
         for group, all_of_them in zip(optimizer.param_groups, before, strict=True):
             group["params"] = all_of_them
+
+
+def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Multiply the gradients of all pieces."""
+    gradients = [
+        piece.grad
+        for group in optimizer.param_groups
+        for piece in group["params"]
+        if piece.grad is not None
+    ]
+    if gradients:
+        torch._foreach_mul_(gradients, factor)

@@ -9,7 +9,6 @@ for x, y in batches:
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,10 +22,12 @@ from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
 from kadril.sharded.clip import clip_gradients, total_norm
 from kadril.sharded.courier import courier_for
 from kadril.sharded.given import GivenGradients
+from kadril.sharded.grad_notice import GradNotice, raw_grad
 from kadril.sharded.gradients import Gradients, ReducedGradients
 from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.plan import Registration
 from kadril.sharded.graph_plan import GraphPlan
+from kadril.sharded.living import check_free, keep_track, own_transport
 from kadril.sharded.meeting import Wish
 from kadril.sharded.optimizers import (
     OptimizerClass,
@@ -44,7 +45,7 @@ from kadril.sharded.posted import PostedGradients
 from kadril.sharded.scaler_guard import ScalerGuard
 from kadril.sharded.shards import Shards
 from kadril.sharded.state import consolidate, load_state, own_state, put_state, read_state
-from kadril.sharded.stepping import step_and_publish
+from kadril.sharded.stepping import scale_gradients, step_and_publish
 from kadril.transport.base import Transport
 from kadril.world import World
 from kadril.world.heap import trim_heap
@@ -52,7 +53,7 @@ from kadril.world.heap import trim_heap
 __all__ = ["POS_Trainer"]
 
 
-class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
+class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name that users know
     """Trains parameters on all ranks of a world, each rank stepping its own part of them.
 
     With p ranks, a rank holds 1/p of the optimizer state and, with stage 2, of the gradients. On
@@ -89,10 +90,15 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         reduce_gradients: False where somebody else makes gradients equal on all ranks.
 
     Attributes:
-        optimizer: the torch optimizer of this rank's pieces; give it to schedulers.
+        optimizer: the torch optimizer of this rank's pieces. Schedulers take it, or the trainer.
         names: of the parameters.
+        is_closed: whether it has given its parameters back.
+
+    With stage 2 a warning tells, once, whoever looks at `.grad` of a parameter between `backward()`
+    and `step()`, as `torch.nn.utils.clip_grad_norm_` and `model.zero_grad()` do.
 
     Raises:
+        StateError: a parameter is trained by another trainer; `close()` that one first.
         MismatchError: ranks have different parameters or options; it names the first.
         UnsupportedError: the optimizer cannot be sharded.
         ValueError, TypeError: what was given makes no sense.
@@ -134,6 +140,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         self.world = worlds.current() if world is None else world
         self.world.check_usable("POS_Trainer")
         self.transport = own_transport(self.world)
+        check_free(self.transport, listed)
         self.rank = self.transport.rank
         self.size = self.transport.size
         self._prefix = prefix
@@ -168,10 +175,17 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
+        # An optimizer for schedulers and hooks: those of its step are the inner one's.
+        self.defaults = self.optimizer.defaults
+        vars(self).update(
+            {key: value for key, value in vars(self.optimizer).items() if key.endswith("_hooks")}
+        )
         self._is_settled = False
+        self.is_closed = False
         self.num_steps = 0
-        retire_others(self)
-        tie_to_world(self, self.world, self.transport)
+        self._notice = GradNotice(self._gradients)
+        self._notice.watch(listed.tensors)
+        keep_track(self, self.world, self.transport)
 
     # ---- what there is --------------------------------------------------------------------------
 
@@ -190,8 +204,29 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         """The rank that owns each parameter; with rule `flat` the one that owns most of it."""
         return self._shards.owners()
 
+    def parts_of(self, rank: int) -> dict[str, tuple[int, int]]:
+        """What a rank owns: for each parameter that it has some of, first and last-but-one element.
+
+        Elements count in the order in which the parameter's memory has them; `(0, numel)` is all of
+        it. Every rank knows that of all ranks; nothing is sent.
+        """
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank is {rank}; there are ranks 0 to {self.size - 1}")
+        parts = zip(self.names, map(self._shards.pieces_of, range(len(self.names))), strict=True)
+        return {
+            name: (piece.begin, piece.end)
+            for name, pieces in parts
+            for piece in pieces
+            if piece.rank == rank
+        }
+
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def state(self) -> Any:  # type: ignore[override]
+        """State of `optimizer`, by piece."""
+        return self.optimizer.state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Groups of `optimizer`: options of the user's groups, and this rank's pieces."""
         return self.optimizer.param_groups
 
@@ -233,7 +268,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             ValueError: a parameter that is trained already.
             UnsupportedError: one of a shape that this optimizer does not step.
         """
-        self.world.check_usable("add_param_group")
+        self._check_usable("add_param_group")
         known = self._shards.parameters
         listed = ParameterList()
         for number, options in enumerate(known.options):
@@ -250,9 +285,10 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         first = len(self.optimizer.param_groups)
         if self.reduces_gradients:
             self._gradients.settle(Wish.ADD)  # what is on its way knows of fewer parameters
+        check_free(self.transport, listed, self)
         added = self._shards.add(listed, self._lines)
-        retire_others(self)
         self._gradients.watch(added)
+        self._notice.watch(listed.tensors)
         for made in self._piece_groups(first):
             self.optimizer.add_param_group(made)
         if self._registration is not None:
@@ -260,7 +296,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
 
     # ---- training -------------------------------------------------------------------------------
 
-    def step(self, batch_size: float = 1) -> None:
+    def step(self, batch_size: float = 1) -> None:  # type: ignore[override]
         """Reduce what is left of the gradients, and step; collective.
 
         Args:
@@ -271,7 +307,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
             PeerLost, Stalled: a rank does not come.
             StateError: a parameter was moved to other memory.
         """
-        self._step(batch_size, "step")
+        self.step_with(batch_size, "step", {})
 
     def update(self, batch_size: float = 1) -> None:
         """Step with gradients that were reduced by `allreduce_grads()`; collective.
@@ -284,16 +320,17 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
                 "update() steps with reduced gradients: call allreduce_grads() first, or step()"
                 " for both"
             )
-        self._step(batch_size, "update")
+        self.step_with(batch_size, "update", {})
 
-    def _step(self, batch_size: float, operation: str) -> None:
+    def step_with(self, batch_size: float, operation: str, arguments: Mapping[str, Any]) -> None:
+        """Step with arguments for the optimizer's own `step`; collective. See `step`."""
         if callable(batch_size):
             raise TypeError(
                 f"{operation}() takes a batch size; closures are taken by ShardedOptimizer.step()"
             )
         if not batch_size > 0:
             raise ValueError(f"batch_size is {batch_size}; it has to be positive")
-        self.world.check_usable(operation)
+        self._check_usable(operation)
         for bucket in self._shards.buckets:
             bucket.check_bound()
         self._gradients.settle(Wish.STEP, options_digest(self.optimizer, batch_size))
@@ -302,7 +339,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         if batch_size != 1:
             scale_gradients(self.optimizer, 1.0 / batch_size)
         complete_momentum(self.optimizer)
-        step_and_publish(self.optimizer, self._shards, self._courier)
+        step_and_publish(self.optimizer, self._shards, self._courier, arguments)
         self.num_steps += 1
         if self.num_steps & (self.num_steps - 1) == 0:
             # The first step makes state amid gradients, which leaves holes, and every one may leave
@@ -317,7 +354,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         Afterwards each piece in `param_groups` has its gradient in `.grad`. Further backward passes
         add to it; `update()` or `step()` follows.
         """
-        self.world.check_usable("allreduce_grads")
+        self._check_usable("allreduce_grads")
         self._gradients.settle(Wish.SETTLE)
         if not self._is_settled or self._gradients.has_news:
             self._gradients.hand_over()
@@ -380,10 +417,11 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         """
         self._gradients.drop_round()
         for tensor in self._shards.parameters.tensors:
-            if set_to_none or tensor.grad is None:
+            gradient = raw_grad(tensor)
+            if set_to_none or gradient is None:
                 tensor.grad = None
             else:
-                tensor.grad.detach_().zero_()
+                gradient.detach_().zero_()
         self._is_settled = False
 
     # ---- state ----------------------------------------------------------------------------------
@@ -465,7 +503,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
     @contextlib.contextmanager
     def _own_call(self, operation: str) -> Iterator[Transport]:
         """A transport for one call, while gradients go over the trainer's; collective."""
-        self.world.check_usable(operation)
+        self._check_usable(operation)
         transport = own_transport(self.world)
         try:
             yield transport
@@ -474,7 +512,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
 
     def _settle_to_load(self) -> None:
         """Bring ranks to the same place before parameters are written; collective."""
-        self.world.check_usable("load")
+        self._check_usable("load")
         self._gradients.settle(Wish.LOAD)
 
     # ---- the graph pass -------------------------------------------------------------------------
@@ -496,6 +534,7 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
         return backward_options(self._registration_for("generate_backward_options"))
 
     def _registration_for(self, operation: str) -> Registration:
+        self._check_usable(operation)
         if self._registration is None:
             raise StateError(f"{operation}: gradients are reduced by somebody else")
         if self.stage == 1:
@@ -504,6 +543,30 @@ class POS_Trainer(ScalerGuard):  # noqa: N801 - the name that users of it know
                 " make it with stage=2"
             )
         return self._registration
+
+    def close(self) -> None:
+        """Give the parameters back: each rank has its own again, with these values; collective.
+
+        For another trainer of the same parameters. Whatever is called after it raises `StateError`.
+        """
+        if self.is_closed:
+            return
+        self.transport.barrier(name="close")  # nobody steps what another is about to copy
+        self.let_go()
+        self.transport.close()
+
+    def let_go(self) -> None:
+        """Give the parameters back, on this rank; local."""
+        self.is_closed = True
+        self._notice.stop()
+        self._gradients.detach()
+        self._shards.evacuate()
+        self._registration = None
+
+    def _check_usable(self, operation: str) -> None:
+        if self.is_closed:
+            raise StateError(f"{operation}: this trainer was closed")
+        self.world.check_usable(operation)
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
@@ -534,54 +597,3 @@ def with_prefix(groups: list[Group], prefix: str | None) -> list[Group]:
     if not prefix:
         return groups
     return [group._replace(names=[prefix + name for name in group.names]) for group in groups]
-
-
-def own_transport(world: World) -> Transport:
-    """A transport that nobody else uses, over all ranks; collective."""
-    made = world.transport.split(0)
-    assert made is not None  # noqa: S101 - all ranks gave a color
-    return made
-
-
-def tie_to_world(trainer: POS_Trainer, world: World, transport: Transport) -> None:
-    """Give parameters back to their ranks when the world closes, and the transport with it."""
-    itself = weakref.ref(trainer)
-
-    def close() -> None:
-        living = itself()
-        if living is not None:
-            living._gradients.detach()
-            living._shards.evacuate()
-        transport.close()
-
-    world.on_close(close)
-    weakref.finalize(trainer, transport.close).atexit = False
-
-
-# Trainers that somebody holds.
-_living: weakref.WeakSet[POS_Trainer] = weakref.WeakSet()
-
-
-def retire_others(trainer: POS_Trainer) -> None:
-    """Take the parameters of a trainer from older ones, whose hooks would take its gradients.
-
-    The older ones step them no more: they lie elsewhere now, and `step()` says so.
-    """
-    for other in list(_living):
-        known = other._shards.parameters
-        tensors = trainer._shards.parameters.tensors
-        if other is not trainer and any(known.place_of(each) is not None for each in tensors):
-            other._gradients.detach()
-    _living.add(trainer)
-
-
-def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Multiply the gradients of all pieces."""
-    gradients = [
-        piece.grad
-        for group in optimizer.param_groups
-        for piece in group["params"]
-        if piece.grad is not None
-    ]
-    if gradients:
-        torch._foreach_mul_(gradients, factor)

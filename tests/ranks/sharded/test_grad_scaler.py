@@ -114,6 +114,7 @@ def test_gradients_that_somebody_else_reduced(world: World) -> None:
         assert_same(parameters, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.grad was looked at")
 @ranks(2)
 def test_torchs_own_scaler_is_refused_where_ranks_would_part(world: World) -> None:
     for stage in (1, 2):

@@ -129,6 +129,7 @@ def test_numbers_are_those_of_the_order_given(world: World) -> None:
             for each in twin.parameters():
                 assert torch.equal(fresh.state[each]["exp_avg"], plain.state[each]["exp_avg"])
     # By name also where the trainer has another order; and never by half of the names.
+    trainer.close()
     other = POS_Trainer(dict(reversed(list(model.named_parameters()))), "adam", world=world)
     other.load_state_dict(named.state_dict())
     state = other.consolidate()

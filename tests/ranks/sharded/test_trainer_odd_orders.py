@@ -130,19 +130,32 @@ def test_memory_that_is_shared_only_for_some(world: World, is_first_shared: bool
 
 @ranks(1, 2, transports=TRANSPORTS)
 @pytest.mark.parametrize("stage", [1, 2])
-def test_a_second_trainer_takes_over(world: World, stage: int) -> None:
+def test_a_second_trainer_is_refused_until_the_first_is_closed(world: World, stage: int) -> None:
     """The hooks of the first took all gradients, and the second stepped nothing."""
     parameter = make()
     first = POS_Trainer([parameter], "sgd", {"lr": 1.0}, stage=stage, world=world)
     give(parameter, 1.0)
     first.step()
     first.zero_grad()
+    with pytest.raises(StateError, match=r"'parameter.0' is trained by another.*close\(\)"):
+        POS_Trainer([("parameter.0", parameter)], "sgd", {"lr": 1.0}, world=world)
+    other = POS_Trainer([make()], "sgd", {"lr": 1.0}, world=world)
+    with pytest.raises(StateError, match="is trained by another"):
+        other.add_param_group({"params": [parameter]})
+    first.close()
+    first.close()
     second = POS_Trainer([parameter], "sgd", {"lr": 1.0}, world=world)
     give(parameter, 2.0)
     second.step()
     assert parameter.tolist() == [-3.0] * COUNT
-    with pytest.raises(StateError, match="does not lie where the trainer steps it"):
-        first.step()
+    for call in (first.step, first.allreduce_grads, first.generate_backward_options):
+        with pytest.raises(StateError, match="this trainer was closed"):
+            call()
+    del second  # nobody holds it any more: no close() is needed
+    third = POS_Trainer([parameter], "sgd", {"lr": 1.0}, world=world)
+    give(parameter, 1.0)
+    third.step()
+    assert parameter.tolist() == [-4.0] * COUNT
 
 
 @ranks(2)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 
 from kadril.errors import KadrilError, MismatchError
+from kadril.sharded.grad_notice import raw_grad
 from kadril.sharded.graph.plan import Registration, registration
 
 __all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
@@ -81,10 +82,9 @@ def send_gradient(
     is_kept = is_dropped and found.keeps_local
     if is_kept:
         parameter = found.plan.parameter_of(name)
+        before = raw_grad(parameter)
         # A copy: the graph uses the memory again.
-        parameter.grad = (
-            gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
-        )
+        parameter.grad = gradient.clone() if before is None else before.add_(gradient)
     elif is_dropped:
         found.dropped.add(name)
     if not is_kept or found.plan.owner_of(name) is not None:
