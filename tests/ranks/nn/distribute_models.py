@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -109,7 +110,7 @@ def make_exact(model: nn.Module) -> nn.Module:
 
 
 def check_same(
-    model: nn.Module, P: Partition, x: torch.Tensor, bound: float = 0.0
+    model: nn.Module, P: Partition, x: torch.Tensor, bound: float = 0.0, **options: Any
 ) -> DistributedModel:
     """Compare result, gradients and buffers of a model and its twin; the twin.
 
@@ -118,10 +119,11 @@ def check_same(
         P: the partition.
         x: the global input.
         bound: how far numbers may be off, relative to the largest; 0 for not at all.
+        options: of `distribute`.
     """
     ordinary = copy.deepcopy(model)
     mine = copy.deepcopy(model)
-    twin = distribute(mine, P, x)
+    twin = distribute(mine, P, x, **options)
 
     whole = x.clone().requires_grad_(x.is_floating_point())
     expected = ordinary(whole)

@@ -74,6 +74,7 @@ class Call:
         layouts: of all that came before.
         shapes: of everything, on the example.
         lengths: of the axes of the partition.
+        may_gather: whether operands may be gathered for calls without a partitioned form.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Call:
         layouts: Mapping[fx.Node, Any],
         shapes: Mapping[fx.Node, Any],
         lengths: Sequence[int],
+        may_gather: bool = False,
     ) -> None:
         self.node = node
         self.name = str(node.target) if module is not None else node.name
@@ -90,6 +92,7 @@ class Call:
         self.layouts = layouts
         self.shapes = shapes
         self.lengths = lengths
+        self.may_gather = may_gather
 
     @property
     def result(self) -> Any:

@@ -55,7 +55,11 @@ __all__ = ["DistributeError", "DistributedModel", "distribute", "join", "split"]
 
 
 def distribute(
-    model: nn.Module, partition: Partition, example: torch.Tensor | Sequence[torch.Tensor]
+    model: nn.Module,
+    partition: Partition,
+    example: torch.Tensor | Sequence[torch.Tensor],
+    *,
+    gather: bool = False,
 ) -> DistributedModel:
     """Make the partitioned twin of a model; collective over the partition.
 
@@ -82,6 +86,8 @@ def distribute(
         example: the global input, or one for each argument. Only shape and dtype are looked at: a
             tensor on the meta device will do. Other sizes can be given later, as long as no dim
             gets too small for its workers.
+        gather: whether calls that have no partitioned form, such as `topk` along a split dim, may
+            gather what they need on every worker. Where not, the error says what it would cost.
 
     Returns:
         The twin, in the mode of the model. On ranks outside of the partition it takes and returns
@@ -100,10 +106,10 @@ def distribute(
     try:
         check_axes(examples, partition)
         training, evaluation = trace(model, examples)
-        fingerprint = fingerprint_of(model, training, evaluation)
-        first = plan(model, training, partition.shape)
+        fingerprint = f"{gather}\n{fingerprint_of(model, training, evaluation)}"
+        first = plan(model, training, partition.shape, gather)
         is_same = evaluation is training
-        found = first, first if is_same else plan(model, evaluation, partition.shape)
+        found = first, first if is_same else plan(model, evaluation, partition.shape, gather)
     except DistributeError as caught:
         error = caught
     compare(partition, fingerprint, error)

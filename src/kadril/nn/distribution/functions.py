@@ -18,6 +18,18 @@ from kadril.nn.distribution.layout import Layout, Lines, axes_of
 from kadril.nn.distribution.pointwise import as_it_is, cat, matmul, pointwise, stack
 from kadril.nn.distribution.reduce import along, extreme, mean, summed
 from kadril.nn.distribution.reshape import permute, reshape
+from kadril.nn.distribution.rules.functional_layers import FUNCTIONAL_LAYERS
+from kadril.nn.distribution.rules.layer_call import LayerCall
+from kadril.nn.distribution.rules.rearrange import (
+    channel_shuffle,
+    flip,
+    pixel_shuffle,
+    pixel_unshuffle,
+    repeat,
+    repeat_interleave,
+    roll,
+)
+from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.distribution.window import getitem, pad
 from kadril.ops.structure import agree
 
@@ -71,10 +83,7 @@ def layer_function(layer_class: Any, names: Sequence[str]) -> Rule:
         }
         if unknown or len(call.node.args) > len(names) + 1:
             raise Refused(f"with {', '.join(unknown) or 'these arguments'} it is not known")
-        module = layer_class(**values)
-        inner = Call(call.node, module, call.layouts, call.shapes, call.lengths)
-        inner.name = call.name
-        return LAYERS[layer_class](inner)
+        return LAYERS[layer_class](LayerCall(call, layer_class(**values), call.operand))
 
     def rule(call: Call) -> Decision:
         operand = call.node.args[0] if call.node.args else None
@@ -120,9 +129,8 @@ def dropout(layer_class: Any) -> Rule:
         if not call.argument(2, "training", True):
             return Decision({operand: layout}, layout, make_identity, args=(operand,), kwargs={})
         module = layer_class(call.argument(1, "p", 0.5), call.argument(3, "inplace", False))
-        inner = Call(call.node, module, call.layouts, call.shapes, call.lengths)
-        inner.name = call.name
-        return LAYERS[layer_class](inner)._replace(args=(operand,), kwargs={})
+        decision = LAYERS[layer_class](LayerCall(call, module, operand))
+        return decision._replace(args=(operand,), kwargs={})
 
     return rule
 
@@ -234,6 +242,14 @@ FUNCTIONS: dict[Any, Rule] = {
     **for_names("dropout3d", dropout(nn.Dropout3d)),
     **for_names("alpha_dropout", dropout(nn.AlphaDropout)),
     **layer_functions(),
+    **FUNCTIONAL_LAYERS,
+    **for_names("flip fliplr flipud", flip),
+    **for_names("roll", roll),
+    **for_names("repeat tile", repeat),
+    **for_names("repeat_interleave", repeat_interleave),
+    **for_names("pixel_shuffle", pixel_shuffle),
+    **for_names("pixel_unshuffle", pixel_unshuffle),
+    **for_names("channel_shuffle native_channel_shuffle", channel_shuffle),
     operator.matmul: matmul,
     operator.getitem: getitem,
     builtins.getattr: attribute,
@@ -264,7 +280,4 @@ def function_rule(call: Call) -> Rule:
         return lambda call: as_it_is(call, {}, None)
     if not call.operands and node.target is operator.getitem:
         return getitem
-    rule = FUNCTIONS.get(node.target)
-    if rule is None:
-        raise Refused("there is no partitioned form of it")
-    return rule
+    return FUNCTIONS.get(node.target, on_replicas)

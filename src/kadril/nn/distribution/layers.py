@@ -24,6 +24,19 @@ from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
 from kadril.nn.distribution.layout import Layout, Lines, without
 from kadril.nn.distribution.reduce import make_extreme, make_sum
 from kadril.nn.distribution.reshape import reshape
+from kadril.nn.distribution.rules.padding import PADS
+from kadril.nn.distribution.rules.parametrized import (
+    computed_weights,
+    is_weight_hook,
+    parametrized,
+    plain_class,
+)
+from kadril.nn.distribution.rules.rearrange import (
+    channel_shuffle,
+    pixel_shuffle,
+    pixel_unshuffle,
+)
+from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.dropout.layers import (
     DistributedAlphaDropout,
     DistributedDropout,
@@ -42,6 +55,7 @@ from kadril.nn.norm.batch import (
 )
 from kadril.nn.norm.group import DistributedGroupNorm
 from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.rms import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
     DistributedAdaptiveAvgPool2d,
@@ -108,6 +122,12 @@ def along_dim(call: Call) -> Decision:
         raise Refused("it does not say along which dim; give it `dim`")
     want = without(layout, [dim % len(layout)])
     return Decision({call.operand: want}, want, lambda lines: module)
+
+
+def along_channels(call: Call) -> Decision:
+    """The module itself, where channels are whole."""
+    layout = without(call.layout(call.operand), [1])
+    return Decision({call.operand: layout}, layout, lambda lines: module_of(call))
 
 
 def twin(
@@ -285,6 +305,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.InstanceNorm3d: instance_norm(5),
     nn.GroupNorm: twin(DistributedGroupNorm),
     nn.LayerNorm: twin(DistributedLayerNorm),
+    nn.RMSNorm: twin(DistributedRMSNorm),
     nn.Linear: twin(DistributedLinear),
     nn.Embedding: twin(DistributedEmbedding),
     nn.Dropout: dropout(DistributedDropout),
@@ -294,6 +315,11 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.AlphaDropout: dropout(DistributedAlphaDropout),
     nn.FeatureAlphaDropout: dropout(DistributedFeatureAlphaDropout),
     nn.PReLU: twin(DistributedPReLU, whole=[1]),
+    nn.PixelShuffle: pixel_shuffle,
+    nn.PixelUnshuffle: pixel_unshuffle,
+    nn.ChannelShuffle: channel_shuffle,
+    nn.LocalResponseNorm: along_channels,
+    **PADS,
 }
 
 
@@ -303,9 +329,10 @@ def layer_rule(module: nn.Module) -> Rule:
     Raises:
         Refused: there is none, or it has been given hooks.
     """
-    rule = LAYERS.get(type(module))
-    if rule is None:
-        raise Refused("there is no partitioned form of it")
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    computed = computed_weights(module)
+    num_hooks = len(module._forward_hooks) + len(module._backward_hooks)
+    num_hooks += sum(not is_weight_hook(hook) for hook in module._forward_pre_hooks.values())
+    if num_hooks:
         raise Refused("it has hooks, which its partitioned form would not have")
-    return rule
+    rule = LAYERS.get(plain_class(module), on_replicas)
+    return parametrized(rule) if computed and rule is not on_replicas else rule

@@ -223,7 +223,7 @@ class Builder:
         self.model = model
         self.lines = Lines(P_x)
         self.result = DistributedModel()
-        self._twins: dict[tuple[str, Layout], nn.Module] = {}
+        self._twins: dict[tuple[str, tuple[Layout, ...]], nn.Module] = {}
         self._second_twins: list[tuple[nn.Module, nn.Module]] = []
         self._copies: dict[nn.Module, nn.Module] = {model: self.result}
         take_over(model, self.result)
@@ -275,8 +275,7 @@ class Builder:
         if call.node.op != "call_module":
             return call.decision.make(self.lines)
         path = str(call.node.target)
-        (layout,) = call.decision.wants.values()
-        key = (path, layout)
+        key = (path, tuple(call.decision.wants.values()))
         if key not in self._twins:
             original = self.model.get_submodule(path)
             try:

@@ -73,13 +73,16 @@ class Plan(NamedTuple):
     layouts: Mapping[fx.Node, Any]
 
 
-def plan(model: nn.Module, traced: Traced, lengths: Sequence[int]) -> Plan:
+def plan(
+    model: nn.Module, traced: Traced, lengths: Sequence[int], may_gather: bool = False
+) -> Plan:
     """Decide about all calls.
 
     Args:
         model: that was traced.
         traced: its calls.
         lengths: of the axes of the partition.
+        may_gather: see `distribute`.
 
     Raises:
         DistributeError: some cannot be done on blocks; all of them are named.
@@ -102,7 +105,7 @@ def plan(model: nn.Module, traced: Traced, lengths: Sequence[int]) -> Plan:
             output = node.args[0]
         else:
             module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-            call = Call(node, module, layouts, traced.shapes, lengths)
+            call = Call(node, module, layouts, traced.shapes, lengths, may_gather)
             try:
                 decision = decide(call)
             except Refused as why:

@@ -23,7 +23,7 @@ from kadril.nn.distribution.pointwise import as_it_is
 from kadril.ops.halo import HaloExchanger
 from kadril.partition import Interval, Partition, balanced_intervals
 
-__all__ = ["getitem", "pad"]
+__all__ = ["Bounds", "Window", "getitem", "make_pad", "pad"]
 
 
 class Bounds(NamedTuple):

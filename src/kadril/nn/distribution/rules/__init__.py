@@ -1,0 +1,1 @@
+"""Rules for single families of calls: what `forward` may do besides calling the usual layers."""

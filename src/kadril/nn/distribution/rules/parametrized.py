@@ -1,0 +1,157 @@
+"""Layers whose weight is computed anew in each forward pass, from the parameters that are learned.
+
+    torch.nn.utils.parametrizations.weight_norm(conv)     parametrizations.weight.original0, 1
+    torch.nn.utils.parametrize.register_parametrization   parametrizations.weight.original
+    torch.nn.utils.weight_norm(conv)                      weight_g, weight_v     (a hook)
+    torch.nn.utils.spectral_norm(conv)                    weight_orig            (a hook)
+
+The twin has the learned parameters under their own names. In each forward pass every worker
+computes the weight from them, and gives it to the partitioned layer, which sums its gradient over
+the workers; so the learned parameters get the whole gradient on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from kadril.nn.distribution.call import Call, Decision, Rule, Running
+from kadril.nn.distribution.layout import Lines
+from kadril.nn.distribution.rules.layer_call import LayerCall
+from kadril.nn.distribution.trace import in_mode
+
+__all__ = ["computed_weights", "is_weight_hook", "parametrized", "plain_class"]
+
+# From a module to its weight, by the name of the weight.
+Computations = dict[str, Callable[[Any], torch.Tensor]]
+
+
+def plain_class(module: nn.Module) -> type[nn.Module]:
+    """The class of a module, without what `parametrize` has made of it."""
+    kind = type(module)
+    if not parametrize.is_parametrized(module):
+        return kind
+    original: type[nn.Module] = kind.__bases__[0]
+    return original
+
+
+def computed_weights(module: nn.Module) -> Computations:
+    """How the weights are computed that are not parameters themselves; empty for most modules."""
+    found: Computations = {}
+    if parametrize.is_parametrized(module):
+        lists: Any = module.parametrizations
+        found.update({name: partial(parametrized_weight, name) for name in lists})
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            found[hook.name] = hook.compute_weight
+        elif isinstance(hook, SpectralNorm):
+            found[hook.name] = partial(spectral_weight, hook)
+    return found
+
+
+def is_weight_hook(hook: object) -> bool:
+    """Whether a hook does nothing but compute a weight."""
+    return isinstance(hook, (WeightNorm, SpectralNorm))
+
+
+def parametrized_weight(name: str, module: Any) -> torch.Tensor:
+    """What `parametrize` computes."""
+    weight: torch.Tensor = module.parametrizations[name]()
+    return weight
+
+
+def spectral_weight(hook: SpectralNorm, module: Any, is_step: bool = True) -> torch.Tensor:
+    """What the hook of `torch.nn.utils.spectral_norm` computes; a step changes its buffers."""
+    return hook.compute_weight(module, do_power_iteration=is_step and module.training)
+
+
+def parametrized(rule: Rule) -> Rule:
+    """The rule for a layer with computed weights, from that for the plain layer."""
+
+    def for_layer(call: Call) -> Decision:
+        module = call.module
+        if module is None:
+            raise AssertionError("a rule for modules is asked for modules")
+        decision = rule(LayerCall(call, plain_layer(module), call.operand))
+        return decision._replace(make=partial(make_parametrized, decision.make, module))
+
+    return for_layer
+
+
+def plain_layer(module: nn.Module) -> nn.Module:
+    """A layer with the same settings, and a parameter in the place of each computed weight."""
+    kind = plain_class(module)
+    computations = computed_weights(module)
+    layer = kind.__new__(kind)
+    layer.__dict__.update(module.__dict__)
+    hidden = {"parametrizations"}
+    layer._modules = {name: each for name, each in module._modules.items() if name not in hidden}
+    layer._parameters = dict(module._parameters)
+    layer._forward_pre_hooks = type(module._forward_pre_hooks)()
+    for name in computations:
+        layer.__dict__.pop(name, None)
+        with torch.no_grad(), in_mode(module, False):  # no power iteration
+            weight = getattr(module, name)
+        on_meta = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        layer._parameters[name] = nn.Parameter(on_meta, requires_grad=False)
+    return layer
+
+
+def make_parametrized(make: Callable[[Lines], Running], module: nn.Module, lines: Lines) -> Running:
+    """The twin of a layer with computed weights."""
+    for hook in module._forward_pre_hooks.values():
+        # Tracing has called the hook, without data.
+        if isinstance(hook, WeightNorm):
+            setattr(module, hook.name, hook.compute_weight(module))
+        elif isinstance(hook, SpectralNorm):
+            setattr(module, hook.name, spectral_weight(hook, module, is_step=False))
+    return ParametrizedTwin(module, make(lines))
+
+
+class ParametrizedTwin(nn.Module):
+    """A partitioned layer whose weights are computed in each forward pass.
+
+    Args:
+        module: the ordinary layer; its parameters, buffers and parametrizations are taken over.
+        layer: the partitioned one, for weights that are parameters.
+    """
+
+    layer: Any
+
+    def __init__(self, module: nn.Module, layer: Any) -> None:
+        super().__init__()
+        self._parameters = dict(module._parameters)
+        self._buffers = dict(module._buffers)
+        self._non_persistent_buffers_set = set(module._non_persistent_buffers_set)
+        self._modules = dict(module._modules)
+        self._computations = computed_weights(module)
+        # Hidden, so that its parameters are not found twice.
+        object.__setattr__(self, "layer", layer)
+        self.train(module.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the weights, and call the layer with them; collective over its partition."""
+        own = {**self._parameters, **self._buffers}
+        names = {*self.layer._parameters, *self.layer._buffers}
+        state = {name: each for name, each in own.items() if each is not None and name in names}
+        state.update({name: compute(self) for name, compute in self._computations.items()})
+        y: torch.Tensor = functional_call(self.layer, state, (x,))
+        return y
+
+    def train(self, mode: bool = True) -> ParametrizedTwin:
+        """Set the mode, also of the partitioned layer."""
+        super().train(mode)
+        self.layer.train(mode)
+        return self
+
+    def extra_repr(self) -> str:
+        """The layer that is called."""
+        return repr(self.layer)
