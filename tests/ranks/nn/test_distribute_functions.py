@@ -130,6 +130,230 @@ MOVED: dict[str, tuple[Any, ...]] = {
     "ConstantPad3d": (lambda m, x, y: m.pad(y), {"pad": nn.ConstantPad3d(1, 3.0)}),
 }
 
+REDUCED: dict[str, tuple[Any, ...]] = {
+    "max along rows": (lambda m, x, y: y.max(2)[0] + y.max(dim=2).indices,),
+    "min along columns": (lambda m, x, y: torch.min(y, 3, keepdim=True).values * y,),
+    "max of all": (lambda m, x, y: torch.max(y) - y.min() + y,),
+    "max of two": (lambda m, x, y: torch.max(y, m.w), {"w": learned(4, 1, 1)}),
+    "max of channels": (lambda m, x, y: y.max(1).values,),
+    "argmax": (lambda m, x, y: y * (y.argmax(3, keepdim=True) + y.argmin(2, True)),),
+    "pools of many": (
+        lambda m, x, y: m.pool(y.clamp(-1, 1)) + functional.adaptive_max_pool2d(y.sign(), 1),
+        {"pool": nn.AdaptiveMaxPool2d(1)},
+    ),
+    "any and all": (
+        lambda m, x, y: torch.where(y.gt(5).any(2, True) | (y > -8).all(dim=3, keepdim=True), y, 0),
+    ),
+    "any of all": (lambda m, x, y: y * y.gt(5).any(),),
+    "prod": (lambda m, x, y: y.sign().prod(2) + x.prod(1, keepdim=True)[:, :, 0],),
+    "cumsum": (lambda m, x, y: y.cumsum(2) + torch.cumsum(y, dim=3) + y.cumsum(1),),
+    "topk of channels": (lambda m, x, y: y.topk(2, 1)[0] + y.topk(2, dim=1).values,),
+    "sort of channels": (lambda m, x, y: torch.sort(y, 1, descending=True)[0],),
+    "median of channels": (lambda m, x, y: y.median(1, keepdim=True).values + y,),
+}
+
+REDUCED_ROUNDED: dict[str, tuple[Any, ...]] = {
+    "extremes that are many": (lambda m, x, y: y.clamp(-1, 1).amax((2, 3)) + y.sign().max(),),
+    "norm of the largest": (lambda m, x, y: y.clamp(-1, 1).norm(torch.inf, (2, 3)),),
+    "norm": (lambda m, x, y: y.norm() + y.norm(dim=1) + torch.norm(y, 3, (2, 3))[0, 0],),
+    "linalg.norm": (
+        lambda m, x, y: (
+            torch.linalg.norm(y, dim=(2, 3)) + torch.linalg.vector_norm(y, 1, dim=(2, 3))
+        ),
+    ),
+    "norm of nothing": (lambda m, x, y: (y * 0).norm(dim=2) + (y * 0).norm(dim=1).sum(),),
+    "var and std": (
+        lambda m, x, y: y.var((2, 3), keepdim=True) + y.std(2, unbiased=False)[:, :, None],
+    ),
+    "var with a correction": (lambda m, x, y: torch.var(y, dim=3, correction=0) + y.std(),),
+    "std of what does not vary": (lambda m, x, y: (y * 0).std((2, 3)) + y.var(1).mean(),),
+    "softmax": (lambda m, x, y: y.softmax(2) * torch.log_softmax(y, 3) + functional.softmin(y, 2),),
+    "interpolation by areas": (
+        lambda m, x, y: (
+            functional.interpolate(y, (3, 9), mode="area")
+            + functional.interpolate(m.down(y), size=(3, 9))
+        ),
+        {"down": nn.Upsample(scale_factor=0.5, mode="area")},
+    ),
+    "logsumexp": (lambda m, x, y: y.logsumexp((2, 3)) + torch.logsumexp(y, 1).mean(),),
+    "normalize": (lambda m, x, y: functional.normalize(y, dim=2) + functional.normalize(y),),
+    "LocalResponseNorm": (lambda m, x, y: m.norm(y), {"norm": nn.LocalResponseNorm(3)}),
+}
+
+# Products of small whole numbers; the last ones are far below 2**53.
+CONTRACTED: dict[str, tuple[Any, ...]] = {
+    "einsum over channels": (
+        lambda m, x, y: torch.einsum("bchw,oc->bohw", y, m.w),
+        {"w": learned(3, 4)},
+    ),
+    "einsum over rows": (lambda m, x, y: torch.einsum("bchw, bdhw -> bcdw", y, y + 1),),
+    "einsum over all of space": (lambda m, x, y: torch.einsum("bchw,bdhw->bcd", y, y),),
+    "einsum of other labels": (lambda m, x, y: torch.einsum("bchw,bcvw->bchv", y, y),),
+    "einsum without result": (
+        lambda m, x, y: torch.einsum("bchw,cd", [y, m.w]),
+        {"w": learned(4, 3)},
+    ),
+    "einsum with an ellipsis": (
+        lambda m, x, y: torch.einsum("...hw,w->...h", y, m.w),
+        {"w": learned(6)},
+    ),
+    "einsum of three": (
+        lambda m, x, y: torch.einsum("bchw,bdhw,cd->bhw", y, x, m.w),
+        {"w": learned(4, 2)},
+    ),
+    "matmul": (lambda m, x, y: y @ y.transpose(2, 3) + torch.matmul(y, m.w), {"w": learned(6, 8)}),
+    "matmul by a vector": (lambda m, x, y: y @ m.w, {"w": learned(6)}),
+    "matmul of a weight": (lambda m, x, y: m.w @ y, {"w": learned(5, 8)}),
+    "bmm": (lambda m, x, y: torch.bmm(y[:, 0], y[:, 1].mT) + y[:, 0].bmm(y[:, 2].mT),),
+    "mm": (lambda m, x, y: torch.mm(y[0, 0].mT, y[0, 1]),),
+    "baddbmm": (lambda m, x, y: torch.baddbmm(y[:, 0], y[:, 1] @ y[:, 2].mT, y[:, 3]),),
+    "tensordot": (
+        lambda m, x, y: torch.tensordot(y, m.w, dims=([1, 3], [0, 1])),
+        {"w": learned(4, 6, 2)},
+    ),
+    "outer": (lambda m, x, y: torch.outer(y[0, 0, :, 0], y[0, 0, 0]),),
+}
+
+ATTENTION: dict[str, tuple[Any, ...]] = {
+    "attention over rows": (
+        lambda m, x, y: functional.scaled_dot_product_attention(y, y + 1, y * 2),
+    ),
+    "attention with a mask": (
+        lambda m, x, y: functional.scaled_dot_product_attention(y, y + 1, y * 2, m.mask),
+        {"mask": torch.ones(8, 8).tril().bool()},
+    ),
+    "causal attention": (
+        lambda m, x, y: functional.scaled_dot_product_attention(y, y, y.relu(), is_causal=True),
+    ),
+    "a layer over tokens that are whole": (
+        lambda m, x, y: m.layer(*[y.flatten(2).mT] * 3, need_weights=False)[0],
+        {"layer": nn.MultiheadAttention(4, 2, batch_first=True)},
+    ),
+    "a layer over columns": (
+        lambda m, x, y: m.layer(*[y.mean(1).transpose(0, 1)] * 3)[0],
+        {"layer": nn.MultiheadAttention(6, 2)},
+    ),
+    "its weights": (
+        lambda m, x, y: m.layer(*[y.sum(1)] * 3)[0].mean() + m.layer(*[y.sum(1)] * 3)[1],
+        {"layer": nn.MultiheadAttention(6, 3, batch_first=True, bias=False)},
+    ),
+    "other keys, with masks": (
+        lambda m, x, y: m.layer(
+            y.sum(1),
+            x[:, 0, :5, :3],
+            x[:, 1, :5, :4],
+            key_padding_mask=m.padding,
+            attn_mask=m.mask,
+            average_attn_weights=False,
+        )[0],
+        {
+            "layer": nn.MultiheadAttention(6, 2, kdim=3, vdim=4, batch_first=True),
+            "mask": torch.ones(8, 5).triu(3).bool(),
+            "padding": torch.tensor([[False] * 4 + [True], [False] * 5]),
+        },
+    ),
+}
+
+
+@ranks(2, 4)
+def test_contractions(world: World) -> None:
+    check_functions(world, CONTRACTED)
+
+
+@ranks(2, 4)
+def test_attention(world: World) -> None:
+    check_functions(world, ATTENTION, BOUND, gather=True)
+
+
+@ranks(4)
+def test_attention_drops_the_same_on_all_partitions(world: World) -> None:
+    """What is dropped depends on places in the whole, so replicas stay replicas."""
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True).double()
+
+    class SelfAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.layer(x, x, x, need_weights=False)[0]
+            return y
+
+    x = integer_valued((4, 8, 6), seed=1)
+    results = []
+    for shape in ((2, 2, 1), (1, 4, 1), (4, 1, 1)):
+        torch.manual_seed(5)
+        P = arranged(world, shape)
+        twin = distribute(SelfAttention(), P, x, gather=True)
+        results.append(join(twin(split(x, P)), twin.P_y))
+        close(join(twin.eval()(split(x, P)), twin.P_y), model.eval()(x, x, x)[0], BOUND, "eval")
+        model.train()
+    for found in results[1:]:
+        close(found, results[0], BOUND, "the same elements are dropped")
+
+
+LOSSES: dict[str, tuple[Any, ...]] = {
+    "mse_loss": (lambda m, x, y: functional.mse_loss(y, x.repeat(1, 2, 1, 1)),),
+    "l1_loss": (lambda m, x, y: functional.l1_loss(y, y.flip(1), reduction="sum"),),
+    "smooth_l1_loss": (lambda m, x, y: functional.smooth_l1_loss(y, y.flip(1), beta=0.5),),
+    "huber_loss": (lambda m, x, y: functional.huber_loss(y, y.flip(1), "none", 2.0),),
+    "binary_cross_entropy": (
+        lambda m, x, y: functional.binary_cross_entropy(y.sigmoid(), y.flip(1).sigmoid(), m.w),
+        {"w": torch.tensor([1.0, 2.0, 3.0, 4.0]).view(4, 1, 1)},
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda m, x, y: functional.binary_cross_entropy_with_logits(
+            y, y.flip(1).sigmoid(), pos_weight=m.w
+        ),
+        {"w": torch.tensor([1.0, 2.0, 3.0, 4.0]).view(4, 1, 1)},
+    ),
+    "kl_div": (lambda m, x, y: functional.kl_div(y, y.flip(1).softmax(1), reduction="batchmean"),),
+    "soft_margin_loss": (lambda m, x, y: functional.soft_margin_loss(y, (y > 0) * 2.0 - 1),),
+    "margin_ranking_loss": (
+        lambda m, x, y: functional.margin_ranking_loss(
+            y[:, 0], y[:, 1], (y[:, 2] > 0) * 2.0 - 1, 0.5
+        ),
+    ),
+    "cross_entropy": (
+        lambda m, x, y: functional.cross_entropy(y, x[:, 0].gt(0).long(), m.w, ignore_index=0),
+        {"w": torch.tensor([1.0, 2.0, 3.0, 4.0])},
+    ),
+    "cross_entropy of probabilities": (
+        lambda m, x, y: functional.cross_entropy(y, y.flip(1).softmax(1), label_smoothing=0.1),
+    ),
+    "nll_loss": (
+        lambda m, x, y: functional.nll_loss(
+            y.log_softmax(1), x[:, 0].gt(0).long(), reduction="none"
+        ),
+    ),
+    "modules": (
+        lambda m, x, y: (
+            m.mse(y, y.flip(1))
+            + m.bce(y, y.flip(1).sigmoid())
+            + m.entropy(y, x[:, 0].gt(0).long())
+            + m.hinge(y, (y > 0) * 2.0 - 1)
+        ),
+        {
+            "mse": nn.MSELoss(reduction="sum"),
+            "bce": nn.BCEWithLogitsLoss(pos_weight=torch.ones(4, 1, 1) * 2),
+            "entropy": nn.CrossEntropyLoss(label_smoothing=0.2),
+            "hinge": nn.HingeEmbeddingLoss(0.5),
+        },
+    ),
+}
+
+
+@ranks(2, 4)
+def test_losses(world: World) -> None:
+    check_functions(world, LOSSES, BOUND)
+
+
+@ranks(2, 4)
+def test_reductions(world: World) -> None:
+    check_functions(world, REDUCED)
+    check_functions(world, REDUCED_ROUNDED, BOUND)
+
 
 @ranks(2, 4)
 def test_elements_that_move(world: World) -> None:
@@ -230,6 +454,7 @@ REPLICATED: dict[str, tuple[Any, ...]] = {
 }
 
 GATHERED: dict[str, tuple[Any, ...]] = {
+    "topk": (lambda m, x, y: y.topk(2, 2)[0] + y.sort(dim=3)[0][:, :, :2],),
     "fft": (lambda m, x, y: torch.fft.rfft2(y).real,),
     "unfold": (lambda m, x, y: m.unfold(y), {"unfold": nn.Unfold(2)}),
     "a list of results": (lambda m, x, y: torch.tensor_split(y, 2, 2)[1],),
@@ -259,6 +484,21 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
         r"rnn \(LSTM\): it draws random numbers",
         lambda m, x, y: m.rnn(y.mean(3).flatten(1)[:, None])[0],
         {"rnn": nn.LSTM(32, 3, num_layers=2, dropout=0.5)},
+    ),
+    "a dim that is split": (
+        r"topk.*whole of a dim that is split; .*gather=True.*holds 3 KiB",
+        lambda m, x, y: y.topk(2, 2)[0],
+        {},
+    ),
+    "attention over split tokens": (
+        r"layer \(MultiheadAttention\): its keys and values.*gather=True.*holds 1\.5 KiB",
+        lambda m, x, y: m.layer(y.sum(1), y.sum(1), y.sum(1))[0],
+        {"layer": nn.MultiheadAttention(6, 2, batch_first=True)},
+    ),
+    "attention that drops": (
+        r"dropout_p",
+        lambda m, x, y: functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5),
+        {},
     ),
     "running statistics": (
         r"instance_norm.*running statistics",

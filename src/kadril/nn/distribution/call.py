@@ -50,6 +50,8 @@ class Decision(NamedTuple):
         make: what runs, from the lines of the partition; collective over it.
         args: operands, where they differ from those of the call.
         kwargs: the same, for those with names.
+        handled: operands that what runs brings where it needs them by itself, and whose gradients
+            it sums over the workers.
     """
 
     wants: Mapping[fx.Node, Layout]
@@ -57,6 +59,7 @@ class Decision(NamedTuple):
     make: Callable[[Lines], Running]
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
+    handled: frozenset[fx.Node] = frozenset()
 
     @property
     def work(self) -> frozenset[int]:

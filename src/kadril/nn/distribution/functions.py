@@ -15,11 +15,14 @@ from torch.nn import functional
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
 from kadril.nn.distribution.layers import LAYERS
 from kadril.nn.distribution.layout import Layout, Lines, axes_of
-from kadril.nn.distribution.pointwise import as_it_is, cat, matmul, pointwise, stack
+from kadril.nn.distribution.pointwise import as_it_is, cat, pointwise, stack
 from kadril.nn.distribution.reduce import along, extreme, mean, summed
 from kadril.nn.distribution.reshape import permute, reshape
+from kadril.nn.distribution.rules.attention import attention
+from kadril.nn.distribution.rules.contractions import CONTRACTIONS, matmul
 from kadril.nn.distribution.rules.functional_layers import FUNCTIONAL_LAYERS
 from kadril.nn.distribution.rules.layer_call import LayerCall
+from kadril.nn.distribution.rules.losses import LOSS_FUNCTIONS
 from kadril.nn.distribution.rules.rearrange import (
     channel_shuffle,
     flip,
@@ -29,6 +32,7 @@ from kadril.nn.distribution.rules.rearrange import (
     repeat_interleave,
     roll,
 )
+from kadril.nn.distribution.rules.reductions import REDUCTIONS, norm
 from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.distribution.window import getitem, pad
 from kadril.ops.structure import agree
@@ -163,7 +167,12 @@ def make_shape(layout: Layout, what: str, lines: Lines) -> Running:
 
 def attribute(call: Call) -> Decision:
     """`getattr(x, name)`."""
-    name = call.node.args[1]
+    source, name = call.node.args
+    if isinstance(source, fx.Node) and isinstance(call.layouts[source], list):
+        # Of a result with names, such as `x.max(1).values`.
+        results = call.shapes[source]
+        (place,) = (k for k, each in enumerate(results) if each is getattr(results, str(name)))
+        return as_it_is(call, {}, call.layouts[source][place])
     if name == "shape":
         return global_shape(call)
     if name in ("dtype", "device", "ndim", "requires_grad", "is_complex"):
@@ -204,6 +213,22 @@ def for_names(names: str, rule: Rule) -> dict[Any, Rule]:
     return found
 
 
+def reductions() -> dict[Any, Rule]:
+    """Rules for reductions."""
+    rules: dict[Any, Rule] = {torch.linalg.norm: norm, torch.linalg.vector_norm: norm}
+    for names, rule in REDUCTIONS.items():
+        rules.update(for_names(names, rule))
+    return rules
+
+
+def contractions() -> dict[Any, Rule]:
+    """Rules for products of matrices and their like."""
+    rules: dict[Any, Rule] = {}
+    for names, rule in CONTRACTIONS.items():
+        rules.update(for_names(names, rule))
+    return rules
+
+
 def layer_functions() -> dict[Any, Rule]:
     """Rules for pools and interpolation."""
     rules = for_names("interpolate", layer_function(nn.Upsample, INTERPOLATE))
@@ -222,8 +247,7 @@ FUNCTIONS: dict[Any, Rule] = {
     **{getattr(operator, name): pointwise for name in OPERATORS.split()},
     **for_names(RESHAPES, reshape),
     **for_names(PERMUTATIONS, permute),
-    **for_names("argmax argmin cumprod cumsum log_softmax logsumexp prod", along(None)),
-    **for_names("softmax softmin std var", along(None)),
+    **reductions(),
     **for_names("unbind", along(0)),
     **for_names("glu", along(-1)),
     **for_names("cat concat concatenate", cat),
@@ -234,7 +258,9 @@ FUNCTIONS: dict[Any, Rule] = {
     **for_names("mean", mean),
     **for_names("amax", extreme(torch.amax)),
     **for_names("amin", extreme(torch.amin)),
-    **for_names("matmul bmm scaled_dot_product_attention", matmul),
+    **contractions(),
+    functional.scaled_dot_product_attention: attention,
+    **LOSS_FUNCTIONS,
     **for_names("pad", pad),
     **for_names("dropout", dropout(nn.Dropout)),
     **for_names("dropout1d", dropout(nn.Dropout1d)),

@@ -22,8 +22,11 @@ from kadril.nn.conv.transpose import (
 )
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
 from kadril.nn.distribution.layout import Layout, Lines, without
-from kadril.nn.distribution.reduce import make_extreme, make_sum
+from kadril.nn.distribution.reduce import make_sum
 from kadril.nn.distribution.reshape import reshape
+from kadril.nn.distribution.rules.area import or_area
+from kadril.nn.distribution.rules.attention import attention_layer
+from kadril.nn.distribution.rules.losses import LOSS_LAYERS
 from kadril.nn.distribution.rules.padding import PADS
 from kadril.nn.distribution.rules.parametrized import (
     computed_weights,
@@ -36,6 +39,8 @@ from kadril.nn.distribution.rules.rearrange import (
     pixel_shuffle,
     pixel_unshuffle,
 )
+from kadril.nn.distribution.rules.reductions import make_first_largest
+from kadril.nn.distribution.rules.seeded import make_dropout
 from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.dropout.layers import (
     DistributedAlphaDropout,
@@ -68,7 +73,6 @@ from kadril.nn.pool.adaptive_max import (
 )
 from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
 from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
-from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
 
 __all__ = ["LAYERS", "layer_rule"]
@@ -201,7 +205,7 @@ def adaptive_pool(twin_class: Any, num_dims: int, is_mean: bool) -> Rule:
         )
         if not is_total or len(layout) != num_dims or all(layout[dim] is None for dim in dims):
             return general(call)
-        make = partial(make_sum, is_mean=True) if is_mean else partial(make_extreme, torch.amax)
+        make = partial(make_sum, is_mean=True) if is_mean else make_first_largest
         made = partial(make_pool_to_one, make, layout, call.name, module_of(call))
         return Decision({call.operand: layout}, without(layout, dims), made)
 
@@ -217,15 +221,6 @@ def dropout(twin_class: Any, num_dims: Sequence[int] | None = None) -> Rule:
         return decision._replace(make=partial(make_dropout, decision.make))
 
     return rule
-
-
-def make_dropout(make: Callable[[Lines], Running], lines: Lines) -> Running:
-    """A dropout with a seed that is the same on all lines of the partition."""
-    made: Any = make(lines)
-    seed = torch.tensor([made.seed])
-    same_on_all(lines.P, [seed], what=made.what)
-    made.seed = int(seed)
-    return made  # type: ignore[no-any-return]
 
 
 class PoolToOne(nn.Module):
@@ -294,7 +289,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.AdaptiveMaxPool1d: adaptive_pool(DistributedAdaptiveMaxPool1d, 3, False),
     nn.AdaptiveMaxPool2d: adaptive_pool(DistributedAdaptiveMaxPool2d, 4, False),
     nn.AdaptiveMaxPool3d: adaptive_pool(DistributedAdaptiveMaxPool3d, 5, False),
-    nn.Upsample: twin(DistributedUpsample, [3, 4, 5]),
+    nn.Upsample: or_area(twin(DistributedUpsample, [3, 4, 5])),
     nn.UpsamplingNearest2d: twin(DistributedUpsample, [4]),
     nn.UpsamplingBilinear2d: twin(DistributedUpsample, [4]),
     nn.BatchNorm1d: twin(DistributedBatchNorm1d, [2, 3]),
@@ -319,7 +314,9 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.PixelUnshuffle: pixel_unshuffle,
     nn.ChannelShuffle: channel_shuffle,
     nn.LocalResponseNorm: along_channels,
+    nn.MultiheadAttention: attention_layer,
     **PADS,
+    **LOSS_LAYERS,
 }
 
 

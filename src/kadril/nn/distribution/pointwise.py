@@ -1,4 +1,4 @@
-"""Rules for calls that treat positions alike: element by element, concatenation, products.
+"""Rules for calls that treat positions alike: element by element, and concatenation.
 
 Where operands are split differently, as much as any of them is split: the others are cut.
 """
@@ -16,7 +16,7 @@ from kadril.nn.distribution.call import Call, Decision, Refused, Running
 from kadril.nn.distribution.layout import Layout, Lines
 from kadril.nn.distribution.replicas import Cutter
 
-__all__ = ["as_it_is", "cat", "common_layout", "matmul", "pointwise", "runner", "stack"]
+__all__ = ["as_it_is", "cat", "common_layout", "pointwise", "runner", "share_of", "stack"]
 
 
 def runner(node: fx.Node) -> Running:
@@ -116,17 +116,3 @@ def stack(call: Call) -> Decision:
     layout = common_layout(sizes, [(sizes, call.layout(each)) for each in call.operands])
     gives = (*layout[:dim], None, *layout[dim:])
     return as_it_is(call, dict.fromkeys(call.operands, layout), gives)
-
-
-def matmul(call: Call) -> Decision:
-    """Products of matrices, which are whole; the dims before them may be split."""
-    operands = call.operands
-    if any(len(call.shape(each)) < 2 for each in operands):
-        raise Refused("a product with a vector; give it two dims")
-    sizes = tuple(call.result.shape)[:-2]
-    shares = [(call.shape(each)[:-2], call.layout(each)[:-2]) for each in operands]
-    layout = common_layout(sizes, shares)
-    wants = {
-        each: (*share_of(layout, sizes, call.shape(each)[:-2]), None, None) for each in operands
-    }
-    return as_it_is(call, wants, (*layout, None, None))

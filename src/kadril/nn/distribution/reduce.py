@@ -4,7 +4,9 @@ A sum over dims that are split is the sum of what the workers have, and a replic
 
     y = sum_r sum(x_r)         x*_r = y*  on each element            (`ops.total`)
 
-Extremes are gathered, one for each worker, and compared. For all else the dims have to be whole.
+Extremes are gathered, one for each worker, and compared. The gradient goes in equal parts to all
+elements that are the extreme, whichever worker has them, as torch's does. For all else the dims
+have to be whole.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,19 +25,39 @@ from kadril.nn.distribution.pointwise import as_it_is
 from kadril.nn.distribution.replicas import Gatherer
 from kadril.ops.structure import agree
 
-__all__ = ["along", "extreme", "make_extreme", "make_sum", "mean", "summed"]
+__all__ = [
+    "all_dims",
+    "along",
+    "dims_of",
+    "extreme",
+    "left_of",
+    "make_extreme",
+    "make_sum",
+    "mean",
+    "summed",
+]
 
 Extreme = Callable[..., torch.Tensor]
 
 
-def dims_of(call: Call, default: int | None = None) -> list[int]:
-    """The dims that a call goes along; all of them where it names none."""
-    num_dims = len(call.shape(call.operand))
-    given = call.argument(1, "dim", call.argument(1, "axis", default))
-    if given is None or given == []:
+def dims_of(call: Call, default: int | None = None, place: int = 1) -> list[int]:
+    """The dims that a call goes along; all of them where it names none.
+
+    Args:
+        call: the call.
+        default: the dim, where it names none; None for all dims.
+        place: of the dim among the arguments.
+    """
+    given = call.argument(place, "dim", call.argument(place, "axis", default))
+    return all_dims(given, len(call.shape(call.operand)))
+
+
+def all_dims(given: Any, num_dims: int) -> list[int]:
+    """Dims as torch takes them, one or several or none for all, counted from the first."""
+    if given is None or given in ([], ()):
         return list(range(num_dims))
     dims = [given] if isinstance(given, int) else list(given)
-    return sorted(dim % num_dims for dim in dims)
+    return sorted(dim % max(1, num_dims) for dim in dims)
 
 
 def left_of(layout: Layout, dims: Iterable[int], num_dims: int) -> Layout:
@@ -45,16 +68,17 @@ def left_of(layout: Layout, dims: Iterable[int], num_dims: int) -> Layout:
     return tuple(axis for dim, axis in enumerate(layout) if dim not in gone)
 
 
-def along(default: int | None = None) -> Rule:
+def along(default: int | None = None, place: int = 1) -> Rule:
     """The rule for calls that need their dims whole.
 
     Args:
         default: the dim, where the call names none; None for all dims.
+        place: of the dim among the arguments.
     """
 
     def rule(call: Call) -> Decision:
         operand = call.operand
-        dims = dims_of(call, default)
+        dims = dims_of(call, default, place)
         want = without(call.layout(operand), dims)
 
         def layout_for(result: object) -> Layout | None:
@@ -132,8 +156,40 @@ def make_extreme(
     """Find the extremes of blocks, then among those of the workers."""
     only = tuple(axis if dim in dims else None for dim, axis in enumerate(layout))
     gather = Gatherer(lines.partition(only), what)
+    group = lines.group(axes_of(only)) if lines.P.active else None
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return function(gather(function(x, dim=list(dims), keepdim=True)), list(dims), keepdim)
+        if group is None:
+            return x.clone()
+        with torch.no_grad():
+            found = function(gather(function(x, dim=list(dims), keepdim=True)), list(dims), True)
+            is_found = x == found
+            num_found = is_found.sum(list(dims), keepdim=True).to(torch.float64)
+            num_found = ops.total(num_found, group, what=what)
+        y: torch.Tensor = ExtremeFunction.apply(x, found, is_found, num_found)  # type: ignore[no-untyped-call]
+        return y if keepdim else y.squeeze(tuple(dims))
 
     return run
+
+
+class ExtremeFunction(torch.autograd.Function):
+    """The extreme of what all workers have; its gradient goes in equal parts to all that are it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        found: torch.Tensor,
+        is_found: torch.Tensor,
+        num_found: torch.Tensor,
+    ) -> torch.Tensor:
+        """y = max over all workers."""
+        ctx.save_for_backward(is_found, num_found)
+        return found.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """x* = y* / n where x = y, for n such elements."""
+        is_found, num_found = ctx.saved_tensors
+        share = is_found.to(grads[0].dtype) / num_found.to(grads[0].dtype)
+        return grads[0] * share, None, None, None

@@ -4,8 +4,8 @@
 
 A function becomes the partitioned twin of its layer. Parameters are given to it at every call: they
 may be attributes, or have been computed in `forward`. Every worker uses the whole of them, and the
-twin sums their gradients over the workers that the input is split over. So they are no operands
-that are aligned (`wants`), which would sum gradients a second time.
+twin sums their gradients over the workers that the input is split over. So they are not aligned as
+other operands are (`Decision.wants`), which would sum their gradients a second time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,12 @@ def rule_for(function: LayerFunction) -> Rule:
             function, call, operand, call.example_of(tensors), call.example_of(settings)
         )
         make = partial(make_function, function, call, operand, tensors)
-        return decision._replace(make=make, args=(operand, tensors, settings), kwargs={})
+        return decision._replace(
+            make=make,
+            args=(operand, tensors, settings),
+            kwargs={},
+            handled=frozenset(tensors.values()),
+        )
 
     return rule
 

@@ -26,7 +26,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from kadril.nn.distribution.call import Call, Decision, Rule, Running
 from kadril.nn.distribution.layout import Lines
 from kadril.nn.distribution.rules.layer_call import LayerCall
-from kadril.nn.distribution.trace import in_mode
+from kadril.nn.distribution.rules.mode import in_mode
 
 __all__ = ["computed_weights", "is_weight_hook", "parametrized", "plain_class"]
 

@@ -20,7 +20,7 @@ from kadril.nn.distribution.call import Call, Decision, Refused, Rule
 from kadril.nn.distribution.layout import Layout, axes_of, without
 from kadril.nn.distribution.pointwise import as_it_is, runner
 from kadril.nn.distribution.reduce import along
-from kadril.nn.distribution.trace import in_mode
+from kadril.nn.distribution.rules.mode import in_mode
 
 __all__ = ["along_whole", "ask_to_gather", "on_replicas"]
 
@@ -67,13 +67,14 @@ def in_words(num_bytes: int) -> str:
     return f"{amount:.4g} GiB"
 
 
-def along_whole(default: int | None = None) -> Rule:
+def along_whole(default: int | None = None, place: int = 1) -> Rule:
     """The rule for calls along dims that have to be whole, and are gathered only if that is asked.
 
     Args:
         default: the dim, where the call names none; None for all dims.
+        place: of the dim among the arguments.
     """
-    general = along(default)
+    general = along(default, place)
 
     def rule(call: Call) -> Decision:
         decision = general(call)
