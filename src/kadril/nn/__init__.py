@@ -66,6 +66,7 @@ from kadril.nn.norm.batch import (
 )
 from kadril.nn.norm.group import DistributedGroupNorm
 from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.rms import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
     DistributedAdaptiveAvgPool2d,
@@ -153,6 +154,7 @@ __all__ = [
     "DistributedModel",
     "DistributedNLLLoss",
     "DistributedPoissonNLLLoss",
+    "DistributedRMSNorm",
     "DistributedSmoothL1Loss",
     "DistributedUpsample",
     "Gather",

@@ -75,8 +75,9 @@ def distribute(
     | parameters | all of them |
 
     What it knows: the layers of `kadril.nn` and element-wise ones, as modules and as functions;
-    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, `F.pad`, products of
-    matrices whose own dims are whole. Sizes asked for in `forward` are the global ones.
+    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, pads, products of
+    matrices, attention, losses; and anything whose operands are whole. Sizes asked for in
+    `forward` are the global ones.
 
     Args:
         model: of `torch.nn` modules; traced with `torch.fx`, so the way through it must not depend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,11 @@ from kadril.nn.distribution.reduce import along, extreme, mean, summed
 from kadril.nn.distribution.reshape import permute, reshape
 from kadril.nn.distribution.rules.attention import attention
 from kadril.nn.distribution.rules.contractions import CONTRACTIONS, matmul
+from kadril.nn.distribution.rules.extremes import EXTREMES
 from kadril.nn.distribution.rules.functional_layers import FUNCTIONAL_LAYERS
 from kadril.nn.distribution.rules.layer_call import LayerCall
 from kadril.nn.distribution.rules.losses import LOSS_FUNCTIONS
+from kadril.nn.distribution.rules.norms import NORMS, norm
 from kadril.nn.distribution.rules.rearrange import (
     channel_shuffle,
     flip,
@@ -32,7 +34,7 @@ from kadril.nn.distribution.rules.rearrange import (
     repeat_interleave,
     roll,
 )
-from kadril.nn.distribution.rules.reductions import REDUCTIONS, norm
+from kadril.nn.distribution.rules.reductions import REDUCTIONS
 from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.distribution.window import getitem, pad
 from kadril.ops.structure import agree
@@ -213,20 +215,11 @@ def for_names(names: str, rule: Rule) -> dict[Any, Rule]:
     return found
 
 
-def reductions() -> dict[Any, Rule]:
-    """Rules for reductions."""
-    rules: dict[Any, Rule] = {torch.linalg.norm: norm, torch.linalg.vector_norm: norm}
-    for names, rule in REDUCTIONS.items():
-        rules.update(for_names(names, rule))
-    return rules
-
-
-def contractions() -> dict[Any, Rule]:
-    """Rules for products of matrices and their like."""
-    rules: dict[Any, Rule] = {}
-    for names, rule in CONTRACTIONS.items():
-        rules.update(for_names(names, rule))
-    return rules
+def for_all(table: Mapping[str, Rule]) -> dict[Any, Rule]:
+    """The rules of a table for names, several in a line."""
+    return {
+        target: rule for names in table for target, rule in for_names(names, table[names]).items()
+    }
 
 
 def layer_functions() -> dict[Any, Rule]:
@@ -247,7 +240,9 @@ FUNCTIONS: dict[Any, Rule] = {
     **{getattr(operator, name): pointwise for name in OPERATORS.split()},
     **for_names(RESHAPES, reshape),
     **for_names(PERMUTATIONS, permute),
-    **reductions(),
+    **for_all({**REDUCTIONS, **EXTREMES, **NORMS, **CONTRACTIONS}),
+    torch.linalg.norm: norm,
+    torch.linalg.vector_norm: norm,
     **for_names("unbind", along(0)),
     **for_names("glu", along(-1)),
     **for_names("cat concat concatenate", cat),
@@ -258,7 +253,6 @@ FUNCTIONS: dict[Any, Rule] = {
     **for_names("mean", mean),
     **for_names("amax", extreme(torch.amax)),
     **for_names("amin", extreme(torch.amin)),
-    **contractions(),
     functional.scaled_dot_product_attention: attention,
     **LOSS_FUNCTIONS,
     **for_names("pad", pad),

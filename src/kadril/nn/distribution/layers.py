@@ -26,6 +26,7 @@ from kadril.nn.distribution.reduce import make_sum
 from kadril.nn.distribution.reshape import reshape
 from kadril.nn.distribution.rules.area import or_area
 from kadril.nn.distribution.rules.attention import attention_layer
+from kadril.nn.distribution.rules.extremes import make_first_largest
 from kadril.nn.distribution.rules.losses import LOSS_LAYERS
 from kadril.nn.distribution.rules.padding import PADS
 from kadril.nn.distribution.rules.parametrized import (
@@ -39,7 +40,6 @@ from kadril.nn.distribution.rules.rearrange import (
     pixel_shuffle,
     pixel_unshuffle,
 )
-from kadril.nn.distribution.rules.reductions import make_first_largest
 from kadril.nn.distribution.rules.seeded import make_dropout
 from kadril.nn.distribution.rules.whole import on_replicas
 from kadril.nn.dropout.layers import (

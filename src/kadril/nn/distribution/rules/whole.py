@@ -93,10 +93,10 @@ def on_replicas(call: Call) -> Decision:
     """
     refuse_others(call)
     wants = {each: without(layout, range(len(layout))) for each, layout in layouts_of(call).items()}
-    ask_to_gather(call, wants, "there is no partitioned form of it")
     drawn = random_calls(call)
     if drawn:
         raise Refused(f"it draws random numbers ({drawn[0]}), and replicas would draw different")
+    ask_to_gather(call, wants, "there is no partitioned form of it")
     gives = whole_layout(call.result)
     if call.module is None:
         return as_it_is(call, wants, gives)
