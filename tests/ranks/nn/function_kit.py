@@ -47,7 +47,8 @@ class Applied(nn.Module):
 
 def partitions(world: World) -> list[tuple[int, ...]]:
     """Rows in two; rows and columns in two, or the batch and columns."""
-    return {1: [(1, 1, 1, 1)], 2: [(1, 1, 2, 1)], 4: [(1, 1, 2, 2), (2, 1, 1, 2)]}[world.size]
+    rows = (1, 1, 2, 1)
+    return {1: [(1, 1, 1, 1)], 2: [rows], 3: [rows], 4: [(1, 1, 2, 2), (2, 1, 1, 2)]}[world.size]
 
 
 def check_functions(

@@ -175,6 +175,10 @@ REDUCED_ROUNDED: dict[str, tuple[Any, ...]] = {
         ),
         {"down": nn.Upsample(scale_factor=0.5, mode="area")},
     ),
+    "softmax layers": (
+        lambda m, x, y: m.rows(y) + m.channels(y) - m.logarithm(y).softmax(1),
+        {"rows": nn.Softmax(2), "channels": nn.Softmax2d(), "logarithm": nn.LogSoftmax(-1)},
+    ),
     "logsumexp": (lambda m, x, y: y.logsumexp((2, 3)) + torch.logsumexp(y, 1).mean(),),
     "normalize": (lambda m, x, y: functional.normalize(y, dim=2) + functional.normalize(y),),
     "LocalResponseNorm": (lambda m, x, y: m.norm(y), {"norm": nn.LocalResponseNorm(3)}),
@@ -511,3 +515,18 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
 @ranks(2)
 def test_refusals(world: World) -> None:
     check_refusals(world, REFUSED)
+
+
+@ranks(3)
+def test_ranks_outside_of_the_partition(world: World) -> None:
+    """A rank that has no block takes part in building, and gives back what it got."""
+    check_functions(world, {name: MOVED[name] for name in ("flip", "roll", "PixelUnshuffle")})
+    names = ("max along rows", "prod", "cumsum", "pools of many")
+    check_functions(world, {name: REDUCED[name] for name in names})
+    check_functions(world, {name: EXACT[name] for name in ("conv2d", "linear")})
+    check_functions(world, {"einsum over rows": CONTRACTED["einsum over rows"]})
+    names = ("var and std", "softmax", "logsumexp", "normalize")
+    check_functions(world, {name: REDUCED_ROUNDED[name] for name in names}, BOUND)
+    names = ("mse_loss", "cross_entropy", "modules")
+    check_functions(world, {name: LOSSES[name] for name in names}, BOUND)
+    check_functions(world, {"its weights": ATTENTION["its weights"]}, BOUND, gather=True)

@@ -42,7 +42,7 @@ def make_alignment(
         movements.append(Gatherer(lines.partition(gathered), f"gather before {what}"))
     if axes_of(cut):
         movements.append(Cutter(lines.partition(cut), f"cut before {what}"))
-    if shared:
+    if shared and lines.P.active:
         group = lines.group(shared)
         movements.append(lambda x: ops.spread(x, group, what=f"an operand of {what}"))
     return movements

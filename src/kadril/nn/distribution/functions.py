@@ -35,7 +35,7 @@ from kadril.nn.distribution.rules.rearrange import (
     roll,
 )
 from kadril.nn.distribution.rules.reductions import REDUCTIONS
-from kadril.nn.distribution.rules.whole import on_replicas
+from kadril.nn.distribution.rules.whole import along_whole, on_replicas
 from kadril.nn.distribution.window import getitem, pad
 from kadril.ops.structure import agree
 
@@ -244,7 +244,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.linalg.norm: norm,
     torch.linalg.vector_norm: norm,
     **for_names("unbind", along(0)),
-    **for_names("glu", along(-1)),
+    **for_names("glu", along_whole(-1)),
     **for_names("cat concat concatenate", cat),
     **for_names("stack", stack),
     **for_names("chunk split", chunks),

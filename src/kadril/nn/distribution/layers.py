@@ -40,8 +40,9 @@ from kadril.nn.distribution.rules.rearrange import (
     pixel_shuffle,
     pixel_unshuffle,
 )
+from kadril.nn.distribution.rules.reductions import SOFTMAX_LAYERS
 from kadril.nn.distribution.rules.seeded import make_dropout
-from kadril.nn.distribution.rules.whole import on_replicas
+from kadril.nn.distribution.rules.whole import ask_to_gather, on_replicas
 from kadril.nn.dropout.layers import (
     DistributedAlphaDropout,
     DistributedDropout,
@@ -117,14 +118,12 @@ def kept(call: Call) -> Decision:
     return Decision({call.operand: layout}, layout, lambda lines: module_of(call))
 
 
-def along_dim(call: Call) -> Decision:
-    """The module itself, where the dim that it goes along is whole."""
+def halves(call: Call) -> Decision:
+    """`nn.GLU`: one half of a dim, which has to be whole, gates the other."""
     module = module_of(call)
     layout = call.layout(call.operand)
-    dim = getattr(module, "dim", -3)  # Softmax2d has none: it is for channels
-    if dim is None:
-        raise Refused("it does not say along which dim; give it `dim`")
-    want = without(layout, [dim % len(layout)])
+    want = without(layout, [module.dim % len(layout)])
+    ask_to_gather(call, {call.operand: want}, "it needs the whole of a dim that is split")
     return Decision({call.operand: want}, want, lambda lines: module)
 
 
@@ -269,7 +268,8 @@ class DistributedPReLU(nn.PReLU):
 
 LAYERS: dict[type[nn.Module], Rule] = {
     **dict.fromkeys(POINTWISE, kept),
-    **dict.fromkeys([nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d, nn.GLU], along_dim),
+    **SOFTMAX_LAYERS,
+    nn.GLU: halves,
     **dict.fromkeys([nn.Flatten, nn.Unflatten], reshape),
     nn.Conv1d: twin(DistributedConv1d, [3], [1]),
     nn.Conv2d: twin(DistributedConv2d, [4], [1]),

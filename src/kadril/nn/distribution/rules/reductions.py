@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
 
 from kadril import ops
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
 from kadril.nn.distribution.layout import Layout, Lines, axes_of
 from kadril.nn.distribution.pointwise import as_it_is
-from kadril.nn.distribution.reduce import all_dims, along, dims_of, left_of
+from kadril.nn.distribution.reduce import all_dims, dims_of, left_of
 from kadril.nn.distribution.replicas import Gatherer
 from kadril.nn.distribution.rules.whole import along_whole
 from kadril.nn.loss.layer import wide
@@ -32,6 +34,7 @@ from kadril.partition import Group
 
 __all__ = [
     "REDUCTIONS",
+    "SOFTMAX_LAYERS",
     "group_along",
     "is_split_along",
     "make_twice",
@@ -168,18 +171,23 @@ def make_variance(
 
 
 def softmax(name: str) -> Rule:
-    """The rule for `softmax`, `log_softmax` and `softmin`."""
-    whole = along(None)
+    """The rule for `softmax`, `log_softmax` and `softmin`, as functions and as modules."""
+    whole = along_whole(None)
 
     def rule(call: Call) -> Decision:
-        given = call.argument(1, "dim")
-        dims = dims_of(call)
-        changes_dtype = call.node.kwargs.get("dtype") is not None
-        if given is None or len(dims) != 1 or changes_dtype or not is_split_along(call, dims):
-            return whole(call)
+        module: Any = call.module
+        # Softmax2d has no dim: it is for channels.
+        given = call.argument(1, "dim") if module is None else getattr(module, "dim", -3)
+        if given is None:
+            raise Refused("it does not say along which dim; give it `dim`")
         operand = call.operand
         layout = call.layout(operand)
-        make = partial(make_softmax, name, layout, dims[0], call.name)
+        dim = given % len(layout)
+        if layout[dim] is None and module is not None:
+            return Decision({operand: layout}, layout, lambda lines: module)
+        if layout[dim] is None or call.node.kwargs.get("dtype") is not None:
+            return whole(call)
+        make = partial(make_softmax, name, layout, dim, call.name)
         return Decision({operand: layout}, layout, make, args=(operand,), kwargs={})
 
     return rule
@@ -229,7 +237,7 @@ def cumsum(call: Call) -> Decision:
     """A running sum along a dim."""
     (dim,) = dims_of(call)
     if call.node.kwargs.get("dtype") is not None or not is_split_along(call, [dim]):
-        return along(None)(call)
+        return along_whole(None)(call)
     operand = call.operand
     layout = call.layout(operand)
     make = partial(make_cumsum, layout, dim, call.name)
@@ -262,11 +270,17 @@ REDUCTIONS: dict[str, Rule] = {
     "softmin": softmax("softmin"),
     "logsumexp": logsumexp,
     "cumsum": cumsum,
-    "cumprod": along(None),
     "sort argsort mode": along_whole(-1),
     "msort": along_whole(0),
     "topk kthvalue": along_whole(-1, place=2),
     "quantile nanquantile": along_whole(None, place=2),
-    "median nanmedian cummax cummin logcumsumexp nansum nanmean": along_whole(None),
+    "median nanmedian cumprod cummax cummin logcumsumexp nansum nanmean": along_whole(None),
     "count_nonzero aminmax std_mean var_mean": along_whole(None),
+}
+
+SOFTMAX_LAYERS: dict[type[nn.Module], Rule] = {
+    nn.Softmax: softmax("softmax"),
+    nn.Softmax2d: softmax("softmax"),
+    nn.LogSoftmax: softmax("log_softmax"),
+    nn.Softmin: softmax("softmin"),
 }
