@@ -480,7 +480,7 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
         {},
     ),
     "random numbers": (
-        r"bernoulli.*replicas would draw different",
+        r"bernoulli.* draws random numbers",
         lambda m, x, y: y * torch.bernoulli(y.mean((2, 3), keepdim=True).sigmoid()),
         {},
     ),

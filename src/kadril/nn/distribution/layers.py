@@ -76,7 +76,7 @@ from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, Distr
 from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
 from kadril.partition import Partition
 
-__all__ = ["LAYERS", "layer_rule"]
+__all__ = ["LAYERS", "has_rule", "layer_rule"]
 
 # Their result at a position follows from their input there.
 POINTWISE: list[type[nn.Module]] = [
@@ -318,6 +318,11 @@ LAYERS: dict[type[nn.Module], Rule] = {
     **PADS,
     **LOSS_LAYERS,
 }
+
+
+def has_rule(module: nn.Module) -> bool:
+    """Whether there is a rule for a module; parametrized ones have that of their plain class."""
+    return plain_class(module) in LAYERS
 
 
 def layer_rule(module: nn.Module) -> Rule:

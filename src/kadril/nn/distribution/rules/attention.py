@@ -38,7 +38,9 @@ def attention(call: Call) -> Decision:
         Refused: it drops weights, replicas different ones.
     """
     if call.argument(4, "dropout_p", 0.0):
-        raise Refused("it drops weights, each worker its own; set dropout_p to 0")
+        raise Refused(
+            "it draws random numbers to drop weights, each worker its own; set dropout_p to 0"
+        )
     names = ["query", "key", "value", "attn_mask"]
     given: dict[str, Any] = {**dict(zip(names, call.node.args, strict=False)), **call.node.kwargs}
     query, key, value = (given[name] for name in names[:3])
