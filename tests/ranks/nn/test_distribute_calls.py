@@ -240,7 +240,7 @@ def test_what_cannot_be_distributed_is_named(world: World) -> None:
 
     with pytest.raises(DistributeError, match="cannot be traced"):
         distribute(Branching(), P, torch.empty(1, 1, 8, 8))
-    with pytest.raises(DistributeError, match=r"fails on the example, at .*linear1"):
+    with pytest.raises(DistributeError, match=r"at linear1: it fails on the example"):
         distribute(LeNet(), P, torch.empty(1, 1, 28, 28))
     with pytest.raises(DistributeError, match="one axis for each dim"):
         distribute(UNet(), P, torch.empty(1, 8, 8))

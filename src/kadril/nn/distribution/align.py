@@ -17,7 +17,7 @@ from kadril import ops
 from kadril.nn.distribution.layout import Layout, Lines, axes_of
 from kadril.nn.distribution.replicas import Cutter, Gatherer
 
-__all__ = ["make_alignment"]
+__all__ = ["Movement", "make_alignment"]
 
 Movement = Callable[[torch.Tensor], torch.Tensor]
 

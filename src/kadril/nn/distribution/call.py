@@ -52,6 +52,9 @@ class Decision(NamedTuple):
         kwargs: the same, for those with names.
         handled: operands that what runs brings where it needs them by itself, and whose gradients
             it sums over the workers.
+        splits: axes along which the work is split although no operand is.
+        is_seeded: whether it draws the random numbers that replicas have to have in common; a call
+            that draws is refused otherwise.
     """
 
     wants: Mapping[fx.Node, Layout]
@@ -60,11 +63,13 @@ class Decision(NamedTuple):
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     handled: frozenset[fx.Node] = frozenset()
+    splits: frozenset[int] = frozenset()
+    is_seeded: bool = False
 
     @property
     def work(self) -> frozenset[int]:
         """The axes along which the work is split."""
-        return frozenset().union(*(axes_of(layout) for layout in self.wants.values()))
+        return self.splits.union(*(axes_of(layout) for layout in self.wants.values()))
 
 
 class Call:
@@ -142,6 +147,17 @@ class Call:
         if name in kwargs:
             return self.example_of(kwargs[name])
         return self.example_of(args[place]) if place < len(args) else default
+
+    def layout_like(self, sizes: Sequence[int]) -> Layout:
+        """The layout of the last tensor of a global shape; whole where there is none.
+
+        For results that can have any layout: they will most likely meet a tensor of their shape.
+        """
+        for node, layout in reversed(list(self.layouts.items())):
+            if self.is_tensor(node) and self.shape(node) == tuple(sizes):
+                found: Layout = layout
+                return found
+        return (None,) * len(sizes)
 
     def fitting(self, layout: Layout, sizes: Sequence[int]) -> Layout:
         """A layout with those dims whole that have fewer elements than workers along their axis."""

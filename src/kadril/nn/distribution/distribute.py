@@ -8,11 +8,11 @@
     loss = mse_loss(twin.gather(y), target)                      # one loss, on every worker
     loss.backward()                                              # every worker: whole gradients
 
-How it is done: the model is traced with `torch.fx`, and every call gets a layout
-(`distribution/layout.py`). Layers become their partitioned twins; element-wise ones stay. Where
-a call needs a dim whole that is split (`flatten` before a linear layer; a map with fewer elements
-than there are workers), it is gathered first. From there on the workers that it was split over are
-*replicas*: they do the same, and count once.
+How it is done: the model is run once on tensors without memory, every call is noted, and gets a
+layout (`distribution/layout.py`). Layers become their partitioned twins; element-wise ones stay.
+Where a call needs a dim whole that is split (`flatten` before a linear layer; a map with fewer
+elements than there are workers), it is gathered first. From there on the workers that it was split
+over are *replicas*: they do the same, and count once.
 
     split over rows and columns          |  replicas
     conv -- relu -- pool -- conv -- pool --gather--> flatten -- linear -- relu -- linear --> y
@@ -36,15 +36,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from kadril.errors import MismatchError
+from kadril.nn.distribution.build import Builder
 from kadril.nn.distribution.call import DistributeError
-from kadril.nn.distribution.model import Builder, DistributedModel
+from kadril.nn.distribution.model import DistributedModel, Request
+from kadril.nn.distribution.nested import leaves
 from kadril.nn.distribution.plan import Plan, plan
+from kadril.nn.distribution.program import Program
 from kadril.nn.distribution.replicas import join, split
 from kadril.nn.distribution.trace import Traced, trace
 from kadril.nn.sharing import same_on_all
@@ -75,18 +79,24 @@ def distribute(
     | parameters | all of them |
 
     What it knows: the layers of `kadril.nn` and element-wise ones, as modules and as functions;
-    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, pads, products of
-    matrices, attention, losses; and anything whose operands are whole. Sizes asked for in
-    `forward` are the global ones.
+    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, `F.pad`, products of
+    matrices whose own dims are whole; and any call whose operands no worker has only a part of.
+
+    `forward` may look at sizes, which are the global ones, take tuples of tensors apart, make
+    tensors (`torch.arange`, `torch.zeros`), and write into them. It is followed once for all
+    inputs of some global shapes, for each mode, and for the plain numbers that modules keep. What
+    it does must not depend on the values of inputs or parameters. What is not proven right is
+    refused by name: random numbers besides dropouts, backward passes of its own, attributes that
+    it assigns tensors to, writes into memory that another tensor shares.
 
     Args:
-        model: of `torch.nn` modules; traced with `torch.fx`, so the way through it must not depend
-            on values.
+        model: of `torch.nn` modules.
         partition: one axis for each dim of the input: batch, channels, space. Splitting channels
             is possible, and helps no layer that needs them all.
         example: the global input, or one for each argument. Only shape and dtype are looked at: a
             tensor on the meta device will do. Other sizes can be given later, as long as no dim
-            gets too small for its workers.
+            gets too small for its workers: the model is then followed again, which takes about a
+            millisecond for each call, and the last 32 programs are kept.
         gather: whether calls that have no partitioned form, such as `topk` along a split dim, may
             gather what they need on every worker. Where not, the error says what it would cost.
 
@@ -100,36 +110,74 @@ def distribute(
             changed.
         MismatchError: models, or examples, differ between workers; on all of them.
     """
-    examples = [example] if isinstance(example, torch.Tensor) else list(example)
-    found: tuple[Plan, Plan] | None = None
-    fingerprint = ""
-    error: DistributeError | None = None
-    try:
-        check_axes(examples, partition)
-        training, evaluation = trace(model, examples)
-        fingerprint = f"{gather}\n{fingerprint_of(model, training, evaluation)}"
-        first = plan(model, training, partition.shape, gather)
-        is_same = evaluation is training
-        found = first, first if is_same else plan(model, evaluation, partition.shape, gather)
-    except DistributeError as caught:
-        error = caught
-    compare(partition, fingerprint, error)
-    if error is not None or found is None:
-        raise error or AssertionError("there is a plan, or an error")
-    twin = Builder(model, partition).build(*found)
+    examples = (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    maker = ProgramMaker(model, partition, examples, gather)
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    programs = []
+    for mode in (True, False):
+        modes = {path: mode for path, _ in model.named_modules()}
+        programs.append(maker(Request(examples, {}, modes, device)))
+    twin = maker.builder.finish(maker, examples, programs[0].P_y)
     same_on_all(partition, [*model.parameters(), *model.buffers()], what="distribute")
     return twin
 
 
-def check_axes(examples: Sequence[torch.Tensor], partition: Partition) -> None:
+class ProgramMaker:
+    """Makes programs of a model, for inputs of other sizes too; collective over the partition.
+
+    Args:
+        model: the ordinary one.
+        partition: to split it over.
+        examples: of its inputs.
+        gather: see `distribute`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        partition: Partition,
+        examples: Sequence[Any],
+        gather: bool = False,
+    ) -> None:
+        self.model = model
+        self.partition = partition
+        self.examples = examples
+        self.gather = gather
+        self.builder = Builder(model, partition)
+
+    def __call__(self, request: Request) -> Program:
+        """The program for some inputs.
+
+        Raises:
+            DistributeError: there is none; on all workers.
+            MismatchError: workers have different models; on all of them.
+        """
+        found: tuple[Traced, Plan] | None = None
+        fingerprint = ""
+        error: DistributeError | None = None
+        try:
+            check_axes(self.examples, self.partition)
+            traced = trace(self.model, request.args, request.kwargs, request.modes, request.device)
+            fingerprint = f"{self.gather}\n{fingerprint_of(self.model, traced)}"
+            found = traced, plan(self.model, traced, self.partition.shape, self.gather)
+        except DistributeError as caught:
+            error = caught
+        compare(self.partition, fingerprint, error)
+        if error is not None or found is None:
+            raise error or AssertionError("there is a plan, or an error")
+        return self.builder.program(*found)
+
+
+def check_axes(examples: Sequence[Any], partition: Partition) -> None:
     """Refuse a partition that no input fits to.
 
     Raises:
         DistributeError: the first input has not one dim for each axis, or another has more.
     """
-    if not examples:
+    tensors = [each for each in leaves(examples) if isinstance(each, torch.Tensor)]
+    if not tensors:
         raise DistributeError("an example of the input is needed")
-    for place, each in enumerate(examples):
+    for place, each in enumerate(tensors):
         if each.dim() > partition.dim or (place == 0 and each.dim() != partition.dim):
             raise DistributeError(
                 f"input {place} of the example has {each.dim()} dims, and the partition has shape"
@@ -137,11 +185,9 @@ def check_axes(examples: Sequence[torch.Tensor], partition: Partition) -> None:
             )
 
 
-def fingerprint_of(model: nn.Module, *traced: Traced) -> str:
+def fingerprint_of(model: nn.Module, traced: Traced) -> str:
     """A text that differs where models, or examples, do."""
-    parts = [each.text for each in traced]
-    for each in traced:
-        parts += [str(getattr(shape, "shape", shape)) for shape in each.shapes.values()]
+    parts = [traced.text]
     parts += [f"{name} {module}" for name, module in model.named_modules()]
     parts += [
         f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}"

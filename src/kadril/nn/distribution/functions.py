@@ -12,12 +12,14 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from kadril.nn.distribution.assign import setitem
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
+from kadril.nn.distribution.factories import FILLS
 from kadril.nn.distribution.layers import LAYERS
 from kadril.nn.distribution.layout import Layout, Lines, axes_of
 from kadril.nn.distribution.pointwise import as_it_is, cat, pointwise, stack
 from kadril.nn.distribution.reduce import along, extreme, mean, summed
-from kadril.nn.distribution.reshape import permute, reshape
+from kadril.nn.distribution.reshape import expand, permute, reshape
 from kadril.nn.distribution.rules.attention import attention
 from kadril.nn.distribution.rules.contractions import CONTRACTIONS, matmul
 from kadril.nn.distribution.rules.extremes import EXTREMES
@@ -39,7 +41,7 @@ from kadril.nn.distribution.rules.whole import along_whole, on_replicas
 from kadril.nn.distribution.window import getitem, pad
 from kadril.ops.structure import agree
 
-__all__ = ["function_name", "function_rule"]
+__all__ = ["FUNCTIONS", "function_name", "function_rule"]
 
 # Names in torch, of tensors' methods, and in torch.nn.functional. With `_` at the end too, where
 # there is such a method.
@@ -195,14 +197,6 @@ def chunks(call: Call) -> Decision:
     return as_it_is(call, {call.operand: want}, [want] * len(call.result))
 
 
-def expand(call: Call) -> Decision:
-    """`x.expand(...)` and `x.expand_as(y)`."""
-    operand = call.node.args[0]
-    if not isinstance(operand, fx.Node) or axes_of(call.layout(operand)):
-        raise Refused("of a tensor that is split; operations broadcast by themselves")
-    return as_it_is(call, {operand: call.layout(operand)}, (None,) * call.result.dim())
-
-
 def for_names(names: str, rule: Rule) -> dict[Any, Rule]:
     """The rule for all functions and methods of these names."""
     found: dict[Any, Rule] = {}
@@ -248,7 +242,7 @@ FUNCTIONS: dict[Any, Rule] = {
     **for_names("cat concat concatenate", cat),
     **for_names("stack", stack),
     **for_names("chunk split", chunks),
-    **for_names("expand expand_as", expand),
+    **for_names("expand", expand),
     **for_names("sum", summed),
     **for_names("mean", mean),
     **for_names("amax", extreme(torch.amax)),
@@ -272,6 +266,8 @@ FUNCTIONS: dict[Any, Rule] = {
     **for_names("channel_shuffle native_channel_shuffle", channel_shuffle),
     operator.matmul: matmul,
     operator.getitem: getitem,
+    operator.setitem: setitem,
+    **FILLS,
     builtins.getattr: attribute,
     "size": global_shape,
     "dim": lambda call: as_it_is(call, {call.operand: call.layout(call.operand)}, None),
@@ -292,12 +288,4 @@ def function_rule(call: Call) -> Rule:
     Raises:
         Refused: there is none.
     """
-    node = call.node
-    if not call.operands and not isinstance(call.result, torch.Tensor):
-        # Of shapes and numbers; or of a list of tensors, of which one is taken.
-        if node.target is operator.getitem:
-            return getitem
-        return lambda call: as_it_is(call, {}, None)
-    if not call.operands and node.target is operator.getitem:
-        return getitem
-    return FUNCTIONS.get(node.target, on_replicas)
+    return FUNCTIONS.get(call.node.target, on_replicas)

@@ -217,7 +217,7 @@ def dropout(twin_class: Any, num_dims: Sequence[int] | None = None) -> Rule:
 
     def rule(call: Call) -> Decision:
         decision = general(call)
-        return decision._replace(make=partial(make_dropout, decision.make))
+        return decision._replace(make=partial(make_dropout, decision.make), is_seeded=True)
 
     return rule
 

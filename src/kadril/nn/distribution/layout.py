@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from kadril.partition import Group, Partition
+from kadril.partition import Group, Partition, balanced_intervals
 
-__all__ = ["Layout", "Lines", "axes_of", "layout_on", "without"]
+__all__ = ["Layout", "Lines", "axes_of", "block_shape", "layout_on", "without"]
 
 Layout = tuple[int | None, ...]
 
@@ -42,6 +42,22 @@ def without(layout: Layout, dims: Iterable[int]) -> Layout:
     """A layout with some dims whole."""
     whole = set(dims)
     return tuple(None if dim in whole else axis for dim, axis in enumerate(layout))
+
+
+def block_shape(layout: Layout, sizes: Sequence[int], P: Partition) -> tuple[int, ...]:
+    """Shape of this worker's balanced block of a tensor.
+
+    Args:
+        layout: of the tensor on the partition.
+        sizes: of the whole.
+        P: the partition, which this worker is in.
+    """
+    if P.index is None:
+        raise AssertionError("only workers of the partition hold blocks")
+    return tuple(
+        size if axis is None else balanced_intervals(size, P.shape[axis])[P.index[axis]].size
+        for axis, size in zip(layout, sizes, strict=True)
+    )
 
 
 class Lines:

@@ -6,20 +6,22 @@ anything has happened, with all that is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 
 from kadril.nn.distribution.call import Call, Decision, DistributeError, Refused
-from kadril.nn.distribution.functions import function_name, function_rule
+from kadril.nn.distribution.factories import FILLS
+from kadril.nn.distribution.functions import FUNCTIONS, function_name, function_rule
 from kadril.nn.distribution.layers import layer_rule
-from kadril.nn.distribution.layout import Layout, layout_on
-from kadril.nn.distribution.pointwise import is_in_place
+from kadril.nn.distribution.layout import Layout, axes_of, layout_on
+from kadril.nn.distribution.nested import leaves, map_leaves
+from kadril.nn.distribution.pointwise import as_it_is
 from kadril.nn.distribution.trace import Traced
 
-__all__ = ["Plan", "PlannedCall", "map_nested", "plan"]
+__all__ = ["Plan", "PlannedCall", "plan"]
 
 
 class PlannedCall(NamedTuple):
@@ -59,18 +61,20 @@ class Plan(NamedTuple):
     """What is to be done, in order.
 
     Attributes:
-        inputs: the placeholders, and the layout of each; None for what is no tensor.
-        attributes: parameters and buffers that are used by themselves.
+        inputs: the placeholders, in the order of the arguments.
+        attributes: parameters, buffers and constants that are used by themselves.
         calls: those that the result depends on.
         output: nodes of the result, nested as the model returns them.
-        layouts: of each node of the result.
+        layouts: of each node; nested where it gives several tensors.
+        shapes: global ones, nested in the same way.
     """
 
-    inputs: list[tuple[fx.Node, Layout | None]]
+    inputs: list[fx.Node]
     attributes: list[fx.Node]
     calls: list[PlannedCall]
     output: Any
     layouts: Mapping[fx.Node, Any]
+    shapes: Mapping[fx.Node, Any]
 
 
 def plan(
@@ -90,107 +94,157 @@ def plan(
     layouts: dict[fx.Node, Any] = {}
     calls: list[PlannedCall] = []
     refused: dict[fx.Node, tuple[str, str, str]] = {}
-    inputs: list[tuple[fx.Node, Layout | None]] = []
-    attributes: list[fx.Node] = []
-    output: Any = None
+    inputs: list[fx.Node] = []
     for node in traced.graph.nodes:
-        shape = traced.shapes[node]
         if node.op == "placeholder":
-            layouts[node] = input_layout(node, shape, lengths)
-            inputs.append((node, layouts[node]))
-        elif node.op == "get_attr":
-            layouts[node] = (None,) * shape.dim() if isinstance(shape, torch.Tensor) else None
-            attributes.append(node)
-        elif node.op == "output":
-            output = node.args[0]
-        else:
-            module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-            call = Call(node, module, layouts, traced.shapes, lengths, may_gather)
-            try:
-                decision = decide(call)
-            except Refused as why:
-                kind = function_name(node) if module is None else type(module).__name__
-                refused[node] = (call.name, kind, str(why))
-                decision = Decision({}, assumed(shape), lambda lines: print)
-            layouts[node] = decision.gives
-            have = {each: layouts[each] for each in decision.wants}
-            calls.append(PlannedCall(node, decision, have))
-    needed = needed_calls(calls, output)
-    refusals = [refused[call.node] for call in needed if call.node in refused]
+            layouts[node] = input_layout(node, traced.shapes[node], lengths)
+            inputs.append(node)
+            continue
+        if node.op == "get_attr":
+            layouts[node] = whole(traced.shapes[node])
+            continue
+        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        call = Call(node, module, layouts, traced.shapes, lengths, may_gather)
+        try:
+            decision = checked(call, decide(call, refused))
+        except Refused as why:
+            refused[node] = refusal_of(call, str(why))
+            # Nothing runs then; so that the calls after it can be looked at too.
+            decision = Decision({}, whole(call.result), lambda lines: print)
+        layouts[node] = decision.gives
+        have = {each: layouts[each] for each in decision.wants}
+        calls.append(PlannedCall(node, decision, have))
+    needed, used = needed_calls(calls, traced.output)
+    refusals = list(dict.fromkeys(refused[c.node] for c in needed if c.node in refused))
     if refusals:
         raise DistributeError(refusal_text(model, refusals), refusals)
-    return Plan(
-        inputs,
-        attributes,
-        needed,
-        output,
-        layouts,
-    )
+    attributes = [node for node in used if node.op == "get_attr"]
+    return Plan(inputs, attributes, needed, traced.output, layouts, traced.shapes)
 
 
-def map_nested(value: Any, function: Callable[[fx.Node], Any]) -> Any:
-    """What a model returns, with something else for each node: plain lists, tuples and dicts."""
-    if isinstance(value, fx.Node):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: map_nested(each, function) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map_nested(each, function) for each in value)
-    if isinstance(value, list):
-        return [map_nested(each, function) for each in value]
-    return value
-
-
-def decide(call: Call) -> Decision:
+def decide(call: Call, refused: Collection[fx.Node]) -> Decision:
     """The decision about one call.
+
+    Args:
+        call: the call.
+        refused: calls before it that cannot be done; how their results are laid out is not known.
 
     Raises:
         Refused: it cannot be done on blocks.
     """
-    rule = function_rule(call) if call.module is None else layer_rule(call.module)
-    return rule(call)
+    node = call.node
+    if node.meta.get("is_item"):
+        source, place = node.args
+        return as_it_is(call, {}, call.layouts[source][place])  # type: ignore[index]
+    is_split = any(axes_of(call.layout(each)) or each in refused for each in call.operands)
+    if is_split and node.meta["is_state"]:
+        raise Refused("it writes what is split into a parameter or buffer; reduce it first")
+    if call.module is not None:
+        return layer_rule(call.module)(call)
+    if node.meta["draws"] and not (
+        node.target in FUNCTIONS and function_rule(call)(call).is_seeded
+    ):
+        raise Refused(
+            "it draws random numbers, each worker its own; draw them outside and pass them, or use"
+            " a dropout of torch"
+        )
+    if not is_split and node.target not in FILLS and not node.meta["draws"]:
+        # Every worker has all that it needs, and does what all do.
+        wants = {each: call.layout(each) for each in call.operands}
+        return as_it_is(call, wants, whole(call.result))
+    return function_rule(call)(call)
 
 
-def assumed(shape: Any) -> Any:
-    """A layout for the result of a refused call, so that those after it can be looked at too."""
-    if isinstance(shape, torch.Tensor):
-        return (None,) * shape.dim()
-    return [assumed(each) for each in shape] if isinstance(shape, (list, tuple)) else None
+def whole(shape: Any) -> Any:
+    """The layout of tensors that every worker has all of, however they are nested."""
+    return map_leaves(
+        shape, lambda each: (None,) * each.dim() if isinstance(each, torch.Tensor) else None
+    )
 
 
-def input_layout(node: fx.Node, shape: Any, lengths: Sequence[int]) -> Layout | None:
+def checked(call: Call, decision: Decision) -> Decision:
+    """A decision, if it says how all tensors of the call are laid out.
+
+    Raises:
+        AssertionError: it does not: an error in a rule, that would give wrong results.
+    """
+    node = call.node
+    planned = PlannedCall(node, decision, {})
+    unsaid = [each for each in planned.inputs if call.is_tensor(each)]
+    unsaid = [each for each in unsaid if each not in {*decision.wants, *decision.handled}]
+    if unsaid:
+        raise AssertionError(f"{call.name}: its rule says nothing about its operand {unsaid[0]}")
+    for each, layout in decision.wants.items():
+        check_layout(call, layout, call.shapes[each], f"operand {each}")
+    check_nested(call, decision.gives, call.result)
+    return decision
+
+
+def check_nested(call: Call, layout: Any, result: Any) -> None:
+    """Make sure that a layout is nested as the result is."""
+    if isinstance(result, torch.Tensor):
+        check_layout(call, layout, result, "the result")
+        return
+    items = result.items() if isinstance(result, dict) else enumerate(result)
+    for place, each in items:
+        if isinstance(each, (torch.Tensor, list, tuple, dict)):
+            check_nested(call, layout[place], each)
+
+
+def check_layout(call: Call, layout: Any, tensor: torch.Tensor, what: str) -> None:
+    """Make sure that a tensor can have a layout."""
+    axes = [axis for axis in layout if axis is not None] if isinstance(layout, tuple) else None
+    if (
+        axes is None
+        or len(layout) != tensor.dim()
+        or len(set(axes)) != len(axes)
+        or call.fitting(layout, tensor.shape) != layout
+    ):
+        raise AssertionError(
+            f"{call.name}: its rule gives {what} of shape {tuple(tensor.shape)} the layout {layout}"
+        )
+
+
+def input_layout(node: fx.Node, shape: torch.Tensor, lengths: Sequence[int]) -> Layout:
     """How an input lies on the partition.
 
     Raises:
         DistributeError: it has fewer elements than there are workers along an axis.
     """
-    if not isinstance(shape, torch.Tensor):
-        return None
     layout = layout_on(lengths, shape.dim())
     for dim, axis in enumerate(layout):
         if axis is not None and shape.shape[dim] < lengths[axis]:
             raise DistributeError(
-                f"the example for {node.target!r} has {shape.shape[dim]} elements along dim {dim},"
+                f"the input for {node.target!r} has {shape.shape[dim]} elements along dim {dim},"
                 f" too few for {lengths[axis]} workers along axis {axis}"
             )
     return layout
 
 
-def needed_calls(calls: Sequence[PlannedCall], output: Any) -> list[PlannedCall]:
-    """The calls that a result depends on: shapes, for example, are often asked for in vain."""
-    needed: set[fx.Node] = set()
-    fx.node.map_arg(output, needed.add)
+def needed_calls(
+    calls: Sequence[PlannedCall], output: Any
+) -> tuple[list[PlannedCall], list[fx.Node]]:
+    """The calls that a result depends on, or that do something besides; and all that they use."""
+    needed = dict.fromkeys(each for each in leaves(output) if isinstance(each, fx.Node))
     kept: list[PlannedCall] = []
     for call in reversed(calls):
-        if call.node in needed or has_effect(call.node):
-            needed.update(call.inputs)
+        # A batch norm counts, and a write into a buffer stays.
+        has_effect = call.node.op == "call_module" or call.node.meta.get("is_state")
+        if call.node in needed or has_effect:
+            needed.update(dict.fromkeys(call.inputs))
             kept.append(call)
-    return kept[::-1]
+    return kept[::-1], list(needed)
 
 
-def has_effect(node: fx.Node) -> bool:
-    """Whether a call may do something besides giving a result, as a batch norm does."""
-    return node.op == "call_module" or is_in_place(node)
+def refusal_of(call: Call, why: str) -> tuple[str, str, str]:
+    """What is told of a call that is refused: the module that makes it, where that is of torch."""
+    if call.module is not None:
+        return call.name, type(call.module).__name__, why
+    kind = function_name(call.node)
+    if call.node.meta.get("owner") is not None:
+        path, module_kind = call.node.meta["owner"]
+        return path, module_kind, f"{kind}: {why}"
+    return call.name, kind, why
 
 
 def refusal_text(model: nn.Module, refusals: Sequence[tuple[str, str, str]]) -> str:

@@ -5,6 +5,7 @@ Where operands are split differently, as much as any of them is split: the other
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -24,8 +25,14 @@ def runner(node: fx.Node) -> Running:
     target: Any = node.target
     if node.op == "call_method":
         return lambda first, *rest, **named: getattr(first, target)(*rest, **named)
-    function: Running = target
+    function: Running = assign if target is operator.setitem else target
     return function
+
+
+def assign(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """`x[index] = value`, as a call that gives `x`."""
+    x[index] = value
+    return x
 
 
 def as_it_is(call: Call, wants: dict[fx.Node, Layout], gives: Any) -> Decision:
@@ -61,21 +68,14 @@ def share_of(layout: Layout, sizes: Sequence[int], own: Sequence[int]) -> Layout
 
 
 def pointwise(call: Call) -> Decision:
-    """Element by element, with broadcasting as of NumPy."""
+    """Element by element, with NumPy's broadcasting."""
     if not isinstance(call.result, torch.Tensor):
         raise Refused("it gives something else than one tensor")
     sizes = tuple(call.result.shape)
     operands = [(call.shape(each), call.layout(each)) for each in call.operands]
     layout = common_layout(sizes, operands)
     wants = {each: share_of(layout, sizes, call.shape(each)) for each in call.operands}
-    if is_in_place(call.node) and wants[call.operands[0]] != call.layout(call.operands[0]):
-        raise Refused("it changes a tensor in place that has to be cut; use the form that does not")
     return as_it_is(call, wants, layout)
-
-
-def is_in_place(node: fx.Node) -> bool:
-    """Whether a call changes its first operand."""
-    return bool(node.kwargs.get("inplace")) or str(node.target).endswith("_")
 
 
 def cat(call: Call) -> Decision:

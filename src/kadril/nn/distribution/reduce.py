@@ -101,7 +101,9 @@ def summed(call: Call) -> Decision:
 
 def mean(call: Call) -> Decision:
     """A mean over dims."""
-    return reduction(call, partial(make_sum, is_mean=True))
+    sizes = call.shape(call.operand)
+    num = math.prod(sizes[dim] for dim in dims_of(call))
+    return reduction(call, partial(make_sum, is_mean=True, num=num))
 
 
 def extreme(function: Extreme) -> Rule:
@@ -126,9 +128,26 @@ def reduction(call: Call, make: Callable[..., Running]) -> Decision:
 
 
 def make_sum(
-    layout: Layout, dims: Sequence[int], keepdim: bool, what: str, lines: Lines, *, is_mean: bool
+    layout: Layout,
+    dims: Sequence[int],
+    keepdim: bool,
+    what: str,
+    lines: Lines,
+    *,
+    is_mean: bool,
+    num: int | None = None,
 ) -> Running:
-    """Sum blocks, then over the workers."""
+    """Sum blocks, then over the workers.
+
+    Args:
+        layout: of the operand.
+        dims: to sum over.
+        keepdim: whether they stay.
+        what: for errors.
+        lines: of the partition.
+        is_mean: whether to divide by the number of elements.
+        num: how many there are; asked for in each call where None, for layers, which take any size.
+    """
     axes = axes_of(tuple(layout[dim] for dim in dims))
     group = lines.group(axes) if lines.P.active else None
     P_x = lines.partition(layout)
@@ -139,6 +158,8 @@ def make_sum(
         y = ops.total(x.sum(dim=list(dims), keepdim=keepdim), group, what=what)
         if not is_mean:
             return y
+        if num is not None:
+            return y / num
         blocks = agree(P_x, x, what).blocks(what)
         return y / math.prod(blocks[dim][-1].stop for dim in dims)
 

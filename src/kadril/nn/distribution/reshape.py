@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 
 from kadril.nn.distribution.call import Call, Decision, Refused, Running
-from kadril.nn.distribution.layout import Layout, Lines
+from kadril.nn.distribution.layout import Layout, Lines, axes_of, block_shape
 from kadril.nn.distribution.pointwise import as_it_is, runner
 
-__all__ = ["group_dims", "permute", "reshape"]
+__all__ = ["expand", "group_dims", "permute", "reshape"]
 
 # Sizes that tell dims apart.
 DISTINCT = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
@@ -91,30 +91,48 @@ def reshape(call: Call) -> Decision:
     for old, new in groups:
         if len(old) == len(new) == 1:
             wants[old[0]] = gives[new[0]] = layout[old[0]]
-    make = partial(make_reshape, groups, after, call.name)
+    make = partial(make_reshape, tuple(gives), after)
     return Decision({operand: tuple(wants)}, tuple(gives), make, args=(operand,), kwargs={})
 
 
-def make_reshape(
-    groups: Sequence[DimGroup], sizes: Sequence[int], what: str, lines: Lines
-) -> Running:
-    """Reshape blocks: sizes of dims that are kept, or merged, are those of the block."""
+def make_reshape(layout: Layout, sizes: Sequence[int], lines: Lines) -> Running:
+    """Reshape blocks to those of the result."""
+    if not lines.P.active:
+        return lambda x: x.clone()
+    shape = block_shape(layout, sizes, lines.P)
+    return lambda x: x.reshape(shape)
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        shape = list(sizes)
-        for old, new in groups:
-            have = math.prod(x.shape[dim] for dim in old)
-            if len(new) == 1:
-                shape[new[0]] = have
-            elif have != math.prod(sizes[dim] for dim in new):
-                raise ValueError(
-                    f"{what}: dims {list(old)} of size {have} cannot become"
-                    f" {[sizes[dim] for dim in new]}, as with the example the model was"
-                    " distributed with"
-                )
-        return x.reshape(shape)
 
-    return run
+def expand(call: Call) -> Decision:
+    """`x.expand(...)`: dims that are there stay as they are split.
+
+    New ones are split as they are in the last tensor of the same shape, so that nothing has to be
+    cut: all workers along the axis use `x` for their part.
+    """
+    operand, sizes = call.operand, tuple(call.result.shape)
+    own, layout = call.shape(operand), call.layout(operand)
+    num_new = len(sizes) - len(own)
+    gives: list[int | None] = []
+    for dim, axis in enumerate(call.layout_like(sizes)):
+        is_kept = dim >= num_new and own[dim - num_new] == sizes[dim]
+        is_free = axis not in axes_of(layout)
+        gives.append(layout[dim - num_new] if is_kept else axis if is_free else None)
+    return Decision(
+        {operand: layout},
+        tuple(gives),
+        partial(make_expand, tuple(gives), sizes),
+        args=(operand,),
+        kwargs={},
+        splits=axes_of(tuple(gives)),
+    )
+
+
+def make_expand(layout: Layout, sizes: Sequence[int], lines: Lines) -> Running:
+    """Expand blocks to those of the result."""
+    if not lines.P.active:
+        return lambda x: x.clone()
+    shape = block_shape(layout, sizes, lines.P)
+    return lambda x: x.expand(shape)
 
 
 def permute(call: Call) -> Decision:

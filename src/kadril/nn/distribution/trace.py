@@ -1,154 +1,198 @@
-"""Tracing: a model as a graph of calls, with the shape that each of them gives on an example.
+"""Tracing: a model as a graph of calls, for inputs of some global shapes, in some mode.
 
-Modules of `torch.nn` are taken as they are; everything else is looked into. Training and evaluation
-may take different ways through a model, and `F.dropout(x, training=self.training)` writes the
-mode into the graph: so both are traced, and where they differ, both are kept.
-
-Shapes are found on the meta device: nothing is computed, and no memory is needed.
+The model is run once, on tensors without memory (`recorder.py`): nothing is computed, and no memory
+is needed. Modules that have a rule are taken as they are; everything else is looked into. What is
+found belongs to the sizes of the inputs and to the mode, so a program is made for each that comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import reduce
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
-from torch.func import functional_call
+from torch import nn
 
 from kadril.nn.distribution.call import DistributeError
+from kadril.nn.distribution.layers import has_rule
+from kadril.nn.distribution.nested import leaves, map_leaves
+from kadril.nn.distribution.recorder import Recorder
+from kadril.nn.distribution.stand_in import (
+    calls_recorded,
+    in_modes,
+    nothing_drawn,
+    numbers_of,
+    refuse_counting,
+    state_without_memory,
+)
 
-__all__ = ["Shapes", "Traced", "attribute", "trace"]
-
-# For each node, what it gives: tensors on the meta device, numbers, or lists of them.
-Shapes = dict[fx.Node, Any]
+__all__ = ["Traced", "bind_arguments", "trace"]
 
 
 class Traced:
     """A graph of calls.
 
     Attributes:
-        graph: the calls, in order.
-        shapes: what each of them gives.
-        text: the program that it is, as far as it may differ between models.
+        graph: the calls, in order; its last node is the output.
+        shapes: what each of them gives: tensors on the meta device, or lists of them.
+        constants: tensors that were there before the model was called, by their node.
+        text: the program that it is, as far as it may differ between models and ranks.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, example: Sequence[torch.Tensor]) -> None:
-        self.graph = graph
-        self.shapes = find_shapes(model, graph, example)
-        self.text = "\n".join(node.format_node() or "" for node in graph.nodes)
+    def __init__(self, recorder: Recorder, output: Any) -> None:
+        self.graph = recorder.graph
+        self.shapes = recorder.shapes
+        self.constants = recorder.constants
+        self.output = output
+        self.text = "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        lines = []
+        for node in self.graph.nodes:
+            sizes = map_leaves(self.shapes[node], described)
+            target = getattr(node.target, "__name__", node.target)
+            flags = (node.meta.get("grad"), node.meta.get("written"))
+            lines.append(f"{node.name} = {target}({node.args}, {node.kwargs}) {flags} {sizes}")
+        for node, tensor in self.constants.items():
+            data = tensor.detach().cpu().contiguous()
+            digest = hashlib.sha256(repr(data.tolist()).encode()).hexdigest()
+            lines.append(f"{node.name}: {digest}")
+        return [*lines, f"{self.output}"]
 
 
-def trace(model: nn.Module, example: Sequence[torch.Tensor]) -> tuple[Traced, Traced]:
-    """The graphs of a model in training and in evaluation; one and the same where they agree.
+def described(value: Any) -> str:
+    """What a value is, without its numbers."""
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
+
+
+def trace(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    modes: Mapping[str, bool],
+    device: torch.device,
+) -> Traced:
+    """The calls of a model.
+
+    Args:
+        model: the ordinary one; it is as before afterwards.
+        args: what it is called with: tensors of the global shapes, of which only shape and dtype
+            are looked at, and other values.
+        kwargs: the same, by name.
+        modes: for each module, by path, whether it is training.
+        device: of the tensors that it will get.
 
     Raises:
-        DistributeError: the way through it depends on values, or it does not take the example.
+        DistributeError: the way through it depends on values, it does not take the arguments, or
+            it does something that cannot be followed.
     """
-    graphs = []
-    for mode in (True, False):
-        with in_mode(model, mode):
-            graphs.append(graph_of(model))
-    # Layers give the same shapes in both modes, and in evaluation none asks for a larger batch.
-    with in_mode(model, False):
-        training = Traced(model, graphs[0], example)
-        evaluation = Traced(model, graphs[1], example)
-    return (training, training if training.text == evaluation.text else evaluation)
+    names = bind_arguments(model, args, kwargs)
+    refuse_scripts(model)
+
+    def record() -> Traced:
+        recorder = Recorder(attributes, device)
+        given = placeholders(recorder, names)
+        own_args, own_kwargs = map_leaves(
+            (tuple(args), dict(kwargs)), lambda each: given.get(id(each), each)
+        )
+        with calls_recorded(model, recorder, is_leaf), recorder:
+            output = run_model(model, own_args, own_kwargs)
+        nodes = map_leaves(output, lambda each: output_node(recorder, model, each))
+        return Traced(recorder, nodes)
+
+    before = numbers_of(model)
+    with in_modes(model, modes), state_without_memory(model) as attributes, nothing_drawn():
+        traced = record()
+        first = numbers_of(model)
+        if first != before:
+            # A size that is kept is the same again; a counter goes on.
+            record()
+            refuse_counting(first, numbers_of(model))
+    return traced
 
 
-def graph_of(model: nn.Module) -> fx.Graph:
-    """The calls of a model in the mode that it is in."""
-    tracer = ModelTracer()
-    if tracer.is_leaf_module(model, ""):
-        graph = fx.Graph()
-        graph.output(graph.call_module("", (graph.placeholder("x"),)))
-        return graph
+def refuse_scripts(model: nn.Module) -> None:
+    """Refuse a model with parts that are no Python.
+
+    Raises:
+        DistributeError: it has a scripted module.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            why = "a scripted module cannot be looked into; give the module it was made from"
+            raise DistributeError(
+                f"cannot distribute {type(model).__name__}: {path}: {why}",
+                [(path, type(module).__name__, why)],
+            )
+
+
+def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a model that is recorded.
+
+    Raises:
+        DistributeError: it fails.
+    """
     try:
-        return tracer.trace(model)
+        return model(*args, **kwargs)
+    except DistributeError as error:
+        raise DistributeError(
+            f"cannot distribute {type(model).__name__}: {error}", error.refusals
+        ) from error.__cause__
     except Exception as error:
         raise DistributeError(
-            f"cannot distribute {type(model).__name__}: its calls cannot be traced: {error}. What"
-            " it does must not depend on the values of tensors, nor branch on their shapes"
+            f"cannot distribute {type(model).__name__}: it cannot be traced: {error}"
         ) from error
 
 
-class ModelTracer(fx.Tracer):
-    """Looks into everything but the modules of torch, and those of this library."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is taken as it is."""
-        is_ours = type(m).__module__.startswith("kadril.")
-        return is_ours or super().is_leaf_module(m, module_qualified_name)
-
-
-@contextmanager
-def in_mode(model: nn.Module, mode: bool) -> Iterator[None]:
-    """Set all modules to training or evaluation, and put each back afterwards."""
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.train(mode)
-        yield
-    finally:
-        for module, was_training in before.items():
-            module.training = was_training
-
-
-def as_meta(value: Any) -> Any:
-    """A tensor without memory."""
-    return torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) else value
-
-
-def find_shapes(model: nn.Module, graph: fx.Graph, example: Sequence[torch.Tensor]) -> Shapes:
-    """What each node of a graph gives.
+def bind_arguments(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by the names that the model has for them.
 
     Raises:
-        DistributeError: a call fails, as it would with tensors of these shapes.
+        DistributeError: they are not those that it takes.
     """
-    shapes: Shapes = {}
-    given = iter(example)
-    for node in graph.nodes:
-        args = fx.node.map_arg(node.args, lambda each: shapes[each])
-        kwargs = fx.node.map_arg(node.kwargs, lambda each: shapes[each])
-        try:
-            if node.op == "placeholder":
-                shapes[node] = as_meta(next(given, *args))
-            else:
-                shapes[node] = result_of(model, node, args, kwargs)
-        except StopIteration:
-            raise DistributeError(
-                f"cannot distribute {type(model).__name__}: the example has nothing for"
-                f" {node.target!r}; give a tuple with one tensor for each argument"
-            ) from None
-        except Exception as error:
-            raise DistributeError(
-                f"cannot distribute {type(model).__name__}: it fails on the example, at"
-                f" {node.format_node()}: {error}"
-            ) from error
-    if any(True for _ in given):
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
         raise DistributeError(
-            f"cannot distribute {type(model).__name__}: the example has more tensors than the"
-            " model takes"
-        )
-    return shapes
+            f"cannot distribute {type(model).__name__}: it is not called with what it takes:"
+            f" {error}; the example is a tuple with one tensor for each argument"
+        ) from None
+    return dict(bound.arguments)
 
 
-@torch.no_grad()
-def result_of(model: nn.Module, node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """What one call gives."""
-    target: Any = node.target
-    if node.op == "get_attr":
-        return as_meta(attribute(model, target))
-    if node.op == "call_module":
-        module = model.get_submodule(target)
-        state = [*module.named_parameters(), *module.named_buffers()]
-        return functional_call(module, {name: as_meta(each) for name, each in state}, args, kwargs)
-    if node.op == "call_method":
-        return getattr(args[0], target)(*args[1:], **kwargs)
-    return args[0] if node.op == "output" else target(*args, **kwargs)
+def placeholders(recorder: Recorder, names: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+    """Tensors without memory for those among the arguments, by identity."""
+    given: dict[int, torch.Tensor] = {}
+    for name, value in names.items():
+        tensors = [each for each in leaves(value) if isinstance(each, torch.Tensor)]
+        for place, tensor in enumerate(tensors):
+            if id(tensor) in given:
+                raise DistributeError(f"the tensor for {name!r} is given twice; clone it")
+            full = name if tensors == [value] else f"{name}_{place}"
+            given[id(tensor)] = recorder.placeholder(full, tensor)
+    return given
 
 
-def attribute(model: nn.Module, path: str) -> Any:
-    """What a path leads to, such as `encoder.scale`."""
-    return reduce(getattr, path.split("."), model)
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is taken as it is: those with a rule, and those of this library."""
+    return has_rule(module) or type(module).__module__.startswith("kadril.")
+
+
+def output_node(recorder: Recorder, model: nn.Module, value: Any) -> Any:
+    """What stands for a part of what a model returns.
+
+    Raises:
+        DistributeError: it is neither a tensor nor a plain value.
+    """
+    if isinstance(value, torch.Tensor):
+        return recorder.node_of(value, "the result")
+    if value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype)):
+        return value
+    raise DistributeError(
+        f"cannot distribute {type(model).__name__}: it returns a {type(value).__name__}; return"
+        " tensors, in lists, tuples and dicts"
+    )
