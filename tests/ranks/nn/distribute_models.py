@@ -115,7 +115,7 @@ def check_same(
     """Compare result, gradients and buffers of a model and its twin; the twin.
 
     Args:
-        model: ordinary; a copy of it is split.
+        model: ordinary; a copy of it is split. Its result may be nested.
         P: the partition.
         x: the global input.
         bound: how far numbers may be off, relative to the largest; 0 for not at all.
@@ -127,28 +127,64 @@ def check_same(
 
     whole = x.clone().requires_grad_(x.is_floating_point())
     expected = ordinary(whole)
-    weight = integer_valued(expected.shape, seed=99)
-    (expected * weight).sum().backward()
+    weighted(expected).backward()
 
     block = split(x, P).requires_grad_(x.is_floating_point())
     y = twin(block)
     if not P.active:
         assert y.numel() == 0
         return twin
-    found = join(y, twin.P_y)
-    (found * weight).sum().backward()
+    found = joined(y, twin.P_y)
+    weighted(found).backward()
 
-    close(found, expected, bound, "the result")
+    check_results(found, expected, bound)
     if whole.grad is not None and block.grad is not None:
         close(block.grad, split(whole.grad, P), bound, "the gradient of the input")
     for name, parameter in ordinary.named_parameters():
         gradient = twin.get_parameter(name).grad
+        if parameter.grad is None:
+            assert gradient is None or not gradient.any(), f"{name} is not used"
+            continue
         assert gradient is not None, name
-        assert parameter.grad is not None, name
         close(gradient, parameter.grad, bound, f"the gradient of {name}")
     for name, buffer in ordinary.named_buffers():
         close(twin.get_buffer(name), buffer, bound, name)
     return twin
+
+
+def joined(y: Any, P_y: Any) -> Any:
+    """The whole of each tensor of a result, nested as the result is."""
+    if isinstance(y, dict):
+        return {key: joined(each, P_y[key]) for key, each in y.items()}
+    if isinstance(y, (list, tuple)):
+        return [joined(each, place) for each, place in zip(y, P_y, strict=True)]
+    return join(y, P_y)
+
+
+def leaves(y: Any) -> list[torch.Tensor]:
+    """The tensors of a nested result, in order."""
+    if isinstance(y, dict):
+        return [leaf for each in y.values() for leaf in leaves(each)]
+    if isinstance(y, (list, tuple)):
+        return [leaf for each in y for leaf in leaves(each)]
+    return [y]
+
+
+def weighted(y: Any) -> torch.Tensor:
+    """A loss to which every element of a result adds another multiple of itself."""
+    losses = [
+        (each * integer_valued(each.shape, seed=99 - place)).sum()
+        for place, each in enumerate(leaves(y))
+    ]
+    return torch.stack(losses).sum()
+
+
+def check_results(found: Any, expected: Any, bound: float) -> None:
+    """Compare two nested results."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+    for place, (mine, theirs) in enumerate(zip(leaves(found), leaves(expected), strict=True)):
+        close(mine, theirs, bound, f"the result, tensor {place}")
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, bound: float, what: str) -> None:
