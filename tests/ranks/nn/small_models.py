@@ -1,4 +1,4 @@
-"""A hundred and fifty small models: every piece alone, before a convolution, and in a residual.
+"""Some two hundred small models: every piece alone, and before a convolution.
 
 A piece is a function of a `Pieces` module, which holds the parameters, and of a map of shape (N, 4,
 H, W). A convolution before it gives it blocks; one behind it shows whether its result lies where
@@ -6,7 +6,6 @@ the plan says: if not, there are zeros, or rows taken twice, at the cut.
 
     alone         y = piece(conv(x))
     before        y = conv(piece(conv(x)))
-    residual      y = conv(z + piece(z)),  z = conv(x)
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def space_to_depth(m: Pieces, x: torch.Tensor) -> torch.Tensor:
     return x[:, ::4] + x[:, 1::4] - x[:, 3::4]
 
 
-# From (N, 4, H, W) to (N, 4, H', W'): alone, before a convolution, in a residual where it fits.
+# From (N, 4, H, W) to (N, 4, H', W'): alone, and before a convolution.
 MAPS: dict[str, Piece] = {
     "chunks of channels, turned": lambda m, x: torch.cat(x.chunk(2, 1)[::-1], 1),
     "chunks of rows, turned": lambda m, x: torch.cat(x.chunk(2, 2)[::-1], 2),
@@ -260,7 +259,6 @@ MAPS: dict[str, Piece] = {
     "indexed channels": lambda m, x: x.index_select(1, m.index) + x[:, m.index],
     "zeroed channel": zeroed_channel,
     "zeroed row": zeroed_row,
-    "written view": written_view,
     "gated": lambda m, x: functional.glu(torch.cat([x, m.conv(x)], 1), dim=1),
     "prelu": lambda m, x: m.prelu(x),
     "a learned map": lambda m, x: x + m.table,
@@ -269,7 +267,6 @@ MAPS: dict[str, Piece] = {
     "tiled": lambda m, x: m.conv_wide(torch.tile(x, (1, 2, 1, 1))),
     "half and back": lambda m, x: x.float().double().clamp(-2, 2),
     "stop gradient": lambda m, x: x * x.detach().sigmoid(),
-    "lp pool": lambda m, x: functional.lp_pool2d(x, 2.0, 2),
     "local response norm": lambda m, x: functional.local_response_norm(x, 2),
 }
 
@@ -307,6 +304,8 @@ HEADS: dict[str, Piece] = {
 
 # What cannot be done on blocks, or is not known: refused by name on all ranks, never wrong.
 REFUSALS: dict[str, Piece] = {
+    "written view": written_view,
+    "lp pool": lambda m, x: functional.lp_pool2d(x, 2.0, 2),
     "noise": lambda m, x: x + torch.randn_like(x),
     "fresh noise": lambda m, x: x + torch.rand(x.shape, dtype=x.dtype),
     "way by value": lambda m, x: x if x.sum() > 0 else -x,
@@ -330,7 +329,7 @@ class SmallModel(nn.Module):
 
     Args:
         piece: the function.
-        place: "alone", "before" or "residual".
+        place: "alone" or "before".
     """
 
     shape = (2, 2, 10, 9)
@@ -347,7 +346,7 @@ class SmallModel(nn.Module):
         y = self.piece(self.pieces, x)
         if self.place == "alone":
             return y
-        return self.tail(x + y if self.place == "residual" else y)
+        return self.tail(y)
 
 
 def small_models() -> Iterator[tuple[str, Piece, str]]:

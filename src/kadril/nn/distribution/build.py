@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -160,10 +159,17 @@ class Builder:
                 mirror._modules[name] = None
                 continue
             if child not in self._copies:
-                self._copies[child] = copied = copy.copy(child)
+                self._copies[child] = copied = shallow_copy(child)
                 take_over(child, copied)
                 self._mirror(child, copied)
             mirror._modules[name] = self._copies[child]
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """Another module of the same attributes; `copy.copy` refuses parametrized ones."""
+    copied = type(module).__new__(type(module))
+    vars(copied).update(vars(module))
+    return copied
 
 
 def take_over(module: nn.Module, mirror: nn.Module) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from kadril.nn.distribution.assign import setitem
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
 from kadril.nn.distribution.factories import FILLS
 from kadril.nn.distribution.layers import LAYERS
-from kadril.nn.distribution.layout import Layout, Lines, axes_of
+from kadril.nn.distribution.layout import Lines
 from kadril.nn.distribution.pointwise import as_it_is, cat, pointwise, stack
 from kadril.nn.distribution.reduce import along, extreme, mean, summed
 from kadril.nn.distribution.reshape import expand, permute, reshape
@@ -37,9 +36,9 @@ from kadril.nn.distribution.rules.rearrange import (
     roll,
 )
 from kadril.nn.distribution.rules.reductions import REDUCTIONS
+from kadril.nn.distribution.rules.selection import index_select
 from kadril.nn.distribution.rules.whole import along_whole, on_replicas
 from kadril.nn.distribution.window import getitem, pad
-from kadril.ops.structure import agree
 
 __all__ = ["FUNCTIONS", "function_name", "function_rule"]
 
@@ -148,27 +147,6 @@ def make_identity(lines: Lines) -> Running:
     return lambda x: x
 
 
-def global_shape(call: Call) -> Decision:
-    """`x.shape` and `x.size()`: those of the global tensor."""
-    operand = call.operand
-    layout = call.layout(operand)
-    if not axes_of(layout):
-        return as_it_is(call, {operand: layout}, None)
-    return Decision({operand: layout}, None, partial(make_shape, layout, call.name))
-
-
-def make_shape(layout: Layout, what: str, lines: Lines) -> Running:
-    """Ask all workers along the split dims."""
-    P_x = lines.partition(layout)
-
-    def run(x: torch.Tensor, dim: int | str | None = None) -> Any:
-        blocks = agree(P_x, x, what).blocks(what)
-        shape = torch.Size([have[-1].stop for have in blocks])
-        return shape[dim] if isinstance(dim, int) else shape
-
-    return run
-
-
 def attribute(call: Call) -> Decision:
     """`getattr(x, name)`."""
     source, name = call.node.args
@@ -177,8 +155,6 @@ def attribute(call: Call) -> Decision:
         results = call.shapes[source]
         (place,) = (k for k, each in enumerate(results) if each is getattr(results, str(name)))
         return as_it_is(call, {}, call.layouts[source][place])
-    if name == "shape":
-        return global_shape(call)
     if name in ("dtype", "device", "ndim", "requires_grad", "is_complex"):
         return as_it_is(call, {call.operand: call.layout(call.operand)}, None)
     if name in ("T", "mT"):
@@ -259,6 +235,7 @@ FUNCTIONS: dict[Any, Rule] = {
     **FUNCTIONAL_LAYERS,
     **for_names("flip fliplr flipud", flip),
     **for_names("roll", roll),
+    **for_names("index_select", index_select),
     **for_names("repeat tile", repeat),
     **for_names("repeat_interleave", repeat_interleave),
     **for_names("pixel_shuffle", pixel_shuffle),
@@ -269,7 +246,6 @@ FUNCTIONS: dict[Any, Rule] = {
     operator.setitem: setitem,
     **FILLS,
     builtins.getattr: attribute,
-    "size": global_shape,
     "dim": lambda call: as_it_is(call, {call.operand: call.layout(call.operand)}, None),
 }
 

@@ -20,6 +20,7 @@ from torch import fx
 from kadril.nn.distribution.call import Call, Decision, Refused, Running
 from kadril.nn.distribution.layout import Layout, Lines, without
 from kadril.nn.distribution.pointwise import as_it_is
+from kadril.nn.distribution.rules.selection import choose, is_choice
 from kadril.ops.halo import HaloExchanger
 from kadril.partition import Interval, Partition, balanced_intervals
 
@@ -113,17 +114,18 @@ def make_pad(layout: Layout, what: str, lines: Lines) -> Running:
 
 
 def getitem(call: Call) -> Decision:
-    """Indexing: of tensors by slices and whole numbers, of anything else as it is."""
+    """Indexing: of tensors by slices and numbers, of anything else as it is."""
     source = call.node.args[0]
     if not isinstance(source, fx.Node) or not call.is_tensor(source):
         index: Any = call.example_of(call.node.args[1])
         layouts = call.layouts[source] if isinstance(source, fx.Node) else None
         return as_it_is(call, {}, layouts[index] if layouts is not None else None)
-    if len(call.operands) > 1:
-        raise Refused("a tensor is indexed by a tensor")
+    given = call.example_of(call.node.args[1])
+    entries = list(given) if isinstance(given, tuple) else [given]
+    if any(is_choice(entry) for entry in entries):
+        return choose(call, source, entries)
     layout = call.layout(source)
-    # A runtime index may hold numbers that are computed from shapes: they are the global ones.
-    index = full_index(call.example_of(call.node.args[1]), len(layout))
+    index = full_index(given, len(layout))
     want, gives = layouts_of_index(call, index, layout, call.shape(source))
     if want == without(layout, range(len(layout))) or is_local(index, want):
         return as_it_is(call, {source: want}, gives)

@@ -20,6 +20,7 @@ from torch.nn import functional
 from kadril import ops
 from kadril.nn.loss.layer import wide
 from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.ops.calling import uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Partition
 from kadril.partition.pairing import text
@@ -84,6 +85,7 @@ class DistributedRMSNorm(torch.nn.RMSNorm):
         twin.weight = layer.weight
         return twin.train(layer.training)
 
+    @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalize; collective over the partition. See the class."""
         if not self.P_x.active:

@@ -10,7 +10,7 @@ import torch
 
 from kadril import ops
 from kadril.nn.distribution.call import Call, Decision, Refused, Rule, Running
-from kadril.nn.distribution.layout import Layout, Lines
+from kadril.nn.distribution.layout import Layout, Lines, without
 from kadril.nn.distribution.pointwise import as_it_is
 from kadril.nn.distribution.reduce import all_dims, dims_of, make_extreme
 from kadril.nn.distribution.rules.reductions import (
@@ -93,4 +93,14 @@ def make_normalize(
     return run
 
 
-NORMS: dict[str, Rule] = {"norm": norm, "normalize": normalize}
+def over_channels(call: Call) -> Decision:
+    """`F.local_response_norm`: as it is, where channels are whole."""
+    layout = without(call.layout(call.operand), [1])
+    return as_it_is(call, {call.operand: layout}, layout)
+
+
+NORMS: dict[str, Rule] = {
+    "norm": norm,
+    "normalize": normalize,
+    "local_response_norm": over_channels,
+}

@@ -83,7 +83,7 @@ class Repartition(Module):
         ranks = (move.P_y if P_mine is self.P_x else move.P_x).ranks
         my_box = [each[position] for each, position in zip(mine, P_mine.index, strict=True)]
         found: list[Overlap] = []
-        for rank, index in zip(ranks, range_index(P_theirs.shape), strict=True):
+        for rank, index in zip(ranks, range_index(P_theirs.shape.tolist()), strict=True):
             box = [each[position] for each, position in zip(theirs, index, strict=True)]
             slices = compute_subtensor_intersection_slice(
                 [each.start for each in my_box],

@@ -1,0 +1,63 @@
+"""Rules for elements that are chosen by number: `x[:, [2, 0]]`, `x[:, index]`, `index_select`.
+
+The dim that is chosen from has to be whole, and every worker chooses from its block.
+
+    x (n, c, h | h, w)   x[:, [2, 0]]   -> (n, 2, h | h, w)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from kadril.nn.distribution.call import Call, Decision, Refused
+from kadril.nn.distribution.layout import Layout, without
+from kadril.nn.distribution.pointwise import as_it_is
+
+__all__ = ["choose", "index_select", "is_choice"]
+
+
+def index_select(call: Call) -> Decision:
+    """`index_select(x, dim, index)`."""
+    source, *_ = call.operands
+    layout = call.layout(source)
+    dim = call.argument(1, "dim") % len(layout)
+    want = without(layout, [dim])
+    return as_it_is(call, {**whole_indices(call, source), source: want}, want)
+
+
+def is_choice(entry: Any) -> bool:
+    """Whether a part of an index is a list of numbers, or a tensor."""
+    return isinstance(entry, (list, torch.Tensor))
+
+
+def choose(call: Call, source: fx.Node, entries: list[Any]) -> Decision:
+    """`x[:, numbers]`: one list or tensor of numbers among slices that take everything.
+
+    Raises:
+        Refused: there is more than that in the index.
+    """
+    rest = [entry for entry in entries if not is_choice(entry)]
+    if len(rest) != len(entries) - 1 or any(entry not in (slice(None), Ellipsis) for entry in rest):
+        raise Refused("indexing by a list or a tensor, and by something else than `:` beside it")
+    layout = call.layout(source)
+    place = next(number for number, entry in enumerate(entries) if is_choice(entry))
+    before_end = Ellipsis in entries[:place]
+    dim = len(layout) - (len(entries) - place) if before_end else place
+    chosen = torch.as_tensor(entries[place])
+    if chosen.dtype == torch.bool:
+        raise Refused("indexing by a mask: how many elements it takes depends on values")
+    want = without(layout, [dim])
+    gives: Layout = (*want[:dim], *(None,) * chosen.dim(), *want[dim + 1 :])
+    return as_it_is(call, {**whole_indices(call, source), source: want}, gives)
+
+
+def whole_indices(call: Call, source: fx.Node) -> dict[fx.Node, Layout]:
+    """The other operands of a call, whole."""
+    return {
+        operand: (None,) * len(call.layout(operand))
+        for operand in call.operands
+        if operand is not source
+    }
