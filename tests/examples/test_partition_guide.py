@@ -28,9 +28,8 @@ def test_the_program_runs(tmp_path: Path) -> None:
 
 def test_every_name_exists() -> None:
     import kadril.nn
-    import kadril.ops
 
     names = re.findall(r"`([A-Z]\w+)", GUIDE)
     assert names
     for name in names:
-        assert hasattr(kadril.nn, name), name
+        assert hasattr(kadril.nn, name) or hasattr(kadril, name), name
