@@ -430,7 +430,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "a backward pass": (lambda m, x, y: Doubling.apply(y) + 1, "Doubling, an autograd.Function"),
     "autocast": (lowered, "autocast"),
     "a stranger": (outside, "no parameter of the model"),
-    "an indexing tensor": (lambda m, x, y: y[:, :, torch.tensor([1, 0, 2])], "by a tensor"),
+    "an indexing tensor": (lambda m, x, y: y[:, :, torch.tensor([1, 0, 2])], "chooses by number"),
     "out": (lambda m, x, y: torch.add(y, 1, out=torch.empty_like(y)), "out="),
 }
 

@@ -127,6 +127,8 @@ def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
         "DistributedLayerNorm",
         Case(knn.DistributedLayerNorm.of(norm, rows), norm, (2, 4, 6), rows),
     )
+    rms = nn.RMSNorm([4, 6]).double()
+    yield "DistributedRMSNorm", Case(knn.DistributedRMSNorm.of(rms, rows), rms, (2, 4, 6), rows)
     model = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 3)).double()
     for name in ("distribute", "DistributedModel"):
         twin = knn.distribute(model, rows, torch.zeros(2, 2, 8, dtype=torch.float64))
@@ -271,6 +273,50 @@ def test_cut_replicas(world: World) -> None:
         check_near(one, other, "cut")
 
 
+class Reduced(nn.Module):
+    """A function of a sequence of which rows are split."""
+
+    def __init__(self, function: Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.function(x.square())
+        return found
+
+
+REDUCTIONS: dict[str, Module] = {
+    "amax": lambda x: x.amax(2),
+    "sum": lambda x: x.sum(2, keepdim=True) * x,
+    "var": lambda x: x.var(2),
+    "norm": lambda x: (x + 1).norm(dim=2),
+    "prod": lambda x: (x + 0.5).prod(2),
+    "logsumexp": lambda x: x.logsumexp(2),
+    "softmax": lambda x: x.softmax(2),
+    "cumsum": lambda x: x.cumsum(2),
+    "einsum": lambda x: torch.einsum("nct,ndt->ncd", x, x),
+    "roll": lambda x: x.roll(1, 2) * x,
+    "mse": lambda x: nn.functional.mse_loss(x, torch.ones_like(x)),
+}
+
+
+@ranks(2)
+def test_functions_in_distributed_models(world: World) -> None:
+    """The second derivative of a maximum that lies on two workers had only this one's part."""
+    rows = arranged(world, (1, 1, 2))
+    tied = numbers((2, 2, 6))
+    tied[:, :, 0], tied[:, :, 5] = 3.0, -3.0  # the function is of the square
+    for name, function in REDUCTIONS.items():
+        model = Reduced(function)
+        whole = tied.clone().requires_grad_()
+        twin = knn.distribute(model, rows, whole.detach())
+        mine = block_of(whole.detach(), rows).requires_grad_()
+        got = second(twin, mine, [], makes_one=False)
+        expected = second(model, whole, [], makes_one=False)
+        for one, other in zip(got, expected, strict=True):
+            check_near(one, block_of(other, rows), name)
+
+
 @ranks(2)
 def test_every_public_layer_has_a_case(world: World) -> None:
     """A new one is not to come without its second derivative."""
@@ -338,6 +384,8 @@ def test_every_autograd_function_is_differentiated_again(world: World) -> None:
             with_target(knn.DistributedCrossEntropyLoss(arranged(world, (1, 2))), classes),
             numbers((3, 1)).requires_grad_(),
         )
+        largest = Reduced(lambda x: x.amax(2))
+        third_order(knn.distribute(largest, rows, numbers((2, 2, 8))), block)
         third_order(ops.correct_zero_volume, numbers((2,)).requires_grad_())
         table = knn.DistributedEmbedding(P_x, 3, 2, scale_grad_by_freq=True, dtype=torch.float64)
         third_order(lambda _: table(torch.tensor([0, 2])), table.weight)

@@ -20,7 +20,7 @@ from sharded_kit import (
     plain,
     pull_of,
 )
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from kadril.errors import CheckpointError, MismatchError, StateError, UnsupportedError
@@ -172,26 +172,33 @@ def test_ranks_with_less_data_join_behind_ddp(world: World, tmp_path: Path) -> N
 
     It was refused: DistributedDataParallel gives such a rank no gradients.
     """
+    models = [torch.nn.Linear(4, 3) for _ in range(2)]
     with process_group(world, tmp_path):
-        models = [torch.nn.Linear(4, 3) for _ in range(2)]
-        optimizers: list[torch.optim.Optimizer] = []
         for model in models:
             with torch.no_grad():
                 model.weight.copy_(torch.arange(12.0).view(3, 4))
                 model.bias.fill_(1.0)
-        wrapped = [DistributedDataParallel(model) for model in models]
-        ours = ShardedOptimizer(models[0].parameters(), torch.optim.SGD, lr=0.5, world=world)
-        optimizers = [ours, torch.optim.SGD(models[1].parameters(), lr=0.5)]
-        for ddp, optimizer in zip(wrapped, optimizers, strict=True):
-            joined = [ddp, ours] if optimizer is ours else [ddp]
-            with Join(joined):
-                for step in range(4 - world.rank):
-                    optimizer.zero_grad()
-                    # Multiples of three: the mean over the ranks is exact.
-                    x = torch.full((1, 4), 3.0 * (1 + step + world.rank))
-                    ddp(x).sum().backward()
-                    optimizer.step()
+            train_in_join(world, model, is_sharded=model is models[0])
+        world.transport.barrier()  # nobody takes the group down while another is in it
     assert_same([*models[0].parameters()], [*models[1].parameters()])
+
+
+def train_in_join(world: World, model: torch.nn.Module, *, is_sharded: bool) -> None:
+    """Train by DistributedDataParallel, which is gone before its process group is."""
+    ddp = DistributedDataParallel(model)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    joined: list[Joinable] = [ddp]
+    if is_sharded:
+        ours = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.5, world=world)
+        optimizer = ours
+        joined.append(ours)
+    with Join(joined):
+        for step in range(4 - world.rank):
+            optimizer.zero_grad()
+            # Multiples of three: the mean over the ranks is exact.
+            x = torch.full((1, 4), 3.0 * (1 + step + world.rank))
+            ddp(x).sum().backward()
+            optimizer.step()
 
 
 class Scaled(torch.optim.SGD):

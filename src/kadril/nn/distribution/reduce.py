@@ -24,6 +24,7 @@ from kadril.nn.distribution.layout import Layout, Lines, axes_of, without
 from kadril.nn.distribution.pointwise import as_it_is
 from kadril.nn.distribution.replicas import Gatherer
 from kadril.ops.structure import agree
+from kadril.partition import Group
 
 __all__ = [
     "all_dims",
@@ -187,7 +188,9 @@ def make_extreme(
             is_found = x == found
             num_found = is_found.sum(list(dims), keepdim=True).to(torch.float64)
             num_found = ops.total(num_found, group, what=what)
-        y: torch.Tensor = ExtremeFunction.apply(x, found, is_found, num_found)  # type: ignore[no-untyped-call]
+        y: torch.Tensor = ExtremeFunction.apply(  # type: ignore[no-untyped-call]
+            x, found, is_found, num_found, group
+        )
         return y if keepdim else y.squeeze(tuple(dims))
 
     return run
@@ -203,9 +206,11 @@ class ExtremeFunction(torch.autograd.Function):
         found: torch.Tensor,
         is_found: torch.Tensor,
         num_found: torch.Tensor,
+        group: Group,
     ) -> torch.Tensor:
         """y = max over all workers."""
         ctx.save_for_backward(is_found, num_found)
+        ctx.group = group
         return found.clone()
 
     @staticmethod
@@ -213,4 +218,7 @@ class ExtremeFunction(torch.autograd.Function):
         """x* = y* / n where x = y, for n such elements."""
         is_found, num_found = ctx.saved_tensors
         share = is_found.to(grads[0].dtype) / num_found.to(grads[0].dtype)
-        return grads[0] * share, None, None, None
+        # Replicated, and used by each worker for its block: so are gradients of it, which are
+        # summed. Only they are collective.
+        slope = ops.spread(grads[0], ctx.group) if torch.is_grad_enabled() else grads[0]
+        return slope * share, None, None, None, None

@@ -15,6 +15,7 @@ from torch import fx
 from kadril.nn.distribution.call import Call, Decision, Refused
 from kadril.nn.distribution.layout import Layout, without
 from kadril.nn.distribution.pointwise import as_it_is
+from kadril.nn.distribution.rules.whole import ask_to_gather
 
 __all__ = ["choose", "index_select", "is_choice"]
 
@@ -25,7 +26,7 @@ def index_select(call: Call) -> Decision:
     layout = call.layout(source)
     dim = call.argument(1, "dim") % len(layout)
     want = without(layout, [dim])
-    return as_it_is(call, {**whole_indices(call, source), source: want}, want)
+    return chosen_from(call, source, want, want)
 
 
 def is_choice(entry: Any) -> bool:
@@ -51,13 +52,18 @@ def choose(call: Call, source: fx.Node, entries: list[Any]) -> Decision:
         raise Refused("indexing by a mask: how many elements it takes depends on values")
     want = without(layout, [dim])
     gives: Layout = (*want[:dim], *(None,) * chosen.dim(), *want[dim + 1 :])
-    return as_it_is(call, {**whole_indices(call, source), source: want}, gives)
+    return chosen_from(call, source, want, gives)
 
 
-def whole_indices(call: Call, source: fx.Node) -> dict[fx.Node, Layout]:
-    """The other operands of a call, whole."""
-    return {
-        operand: (None,) * len(call.layout(operand))
-        for operand in call.operands
-        if operand is not source
+def chosen_from(call: Call, source: fx.Node, want: Layout, gives: Layout) -> Decision:
+    """The call as it is, with indices that are whole.
+
+    Raises:
+        Refused: the dim is split, and must not be gathered.
+    """
+    wants: dict[fx.Node, Layout] = {
+        node: (None,) * len(call.layout(node)) for node in call.operands
     }
+    wants[source] = want
+    ask_to_gather(call, wants, "it chooses by number from a dim that is split")
+    return as_it_is(call, wants, gives)
