@@ -1,13 +1,20 @@
-// Copy within the cache.
+// Copies, by who reads what was copied.
 #pragma once
 
 #include <cstddef>
 
 namespace kadril {
 
-// A copy whose target somebody is about to read: plain stores, so that the bytes stay in the cache.
-// memcpy may choose string instructions or streaming stores, which send them to memory on some
-// machines.
+// A copy whose target this core is about to read: plain stores, so that the bytes stay in the
+// cache. memcpy may choose string instructions or streaming stores, which send them to memory on
+// some machines.
 void copy_cached(void* target, const void* source, size_t bytes);
+
+// A copy whose target other cores have read, and are about to read again; whoever is told of it by
+// a store with release semantics sees all of it. Plain stores have to take each line away from the
+// others first. Where cores share a cache that is quick; where they do not it takes ten times as
+// long as streaming stores, which go by all caches. On a virtual machine that may change from one
+// second to the next. So both are timed now and then, and the quicker one is used.
+void copy_shared(void* target, const void* source, size_t bytes);
 
 }  // namespace kadril

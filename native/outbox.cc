@@ -86,7 +86,7 @@ size_t Outbox::post(std::span<const Block> blocks, const std::byte* memory) {
     if (memory) {
       const int64_t number = empty_slot();
       for (const Block::Part& part : block.parts) {
-        copy_cached(slot(rank_, number) + part.lane, memory + part.offset, part.bytes);
+        copy_shared(slot(rank_, number) + part.lane, memory + part.offset, part.bytes);
       }
       full_.emplace_back(num_posted_, number);
       mark = number + 1;

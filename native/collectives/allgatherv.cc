@@ -60,7 +60,7 @@ Error allgatherv(Channel& channel, Call call, const void* source, void* target,
   if (auto error = visit.provide_staging()) return error;
   for (uint64_t begin = 0, round = 0; begin < longest; begin += chunk_bytes, ++round) {
     if (begin < own) {
-      copy_cached(staging_half(visit, visit.me(), round), from + begin,
+      copy_shared(staging_half(visit, visit.me(), round), from + begin,
                   std::min(chunk_bytes, own - begin));
     }
     visit.hit(Phase::mid_copy);

@@ -20,6 +20,9 @@
 namespace kadril {
 namespace {
 
+// That are added up, and then shown to the others.
+constexpr uint64_t piece_bytes = 32 << 10;
+
 struct Range {
   uint64_t begin, end;  // elements
   uint64_t count() const { return end - begin; }
@@ -96,7 +99,7 @@ class AllReduce {
     for (int m = 0; m < visit_.size(); ++m) {
       if (m == visit_.me()) continue;
       const Range theirs = part_of(round, m);
-      copy_cached(staging_half(visit_, visit_.me(), round) + theirs.begin * item_,
+      copy_shared(staging_half(visit_, visit_.me(), round) + theirs.begin * item_,
                   source_ + (round * chunk_ + theirs.begin) * item_, theirs.count() * item_);
     }
     visit_.hit(Phase::mid_copy);
@@ -111,10 +114,15 @@ class AllReduce {
       sources_[m] = staging_half(visit_, m, round) + mine.begin * item_;
     }
     sources_[visit_.me()] = source_ + offset;
-    void* const targets[] = {target_ + offset,
-                             result_half(visit_.me(), round) + mine.begin * item_};
-    reduce_into(targets, 2, sources_.data(), visit_.size(), mine.count(), call_.dtype, call_.op,
-                call_.scale);
+    std::byte* const result = result_half(visit_.me(), round) + mine.begin * item_;
+    // In pieces, so that what was added up is still in the cache when it is copied.
+    const uint64_t piece = piece_bytes / item_;
+    for (uint64_t begin = 0; begin < mine.count(); begin += piece) {
+      const uint64_t count = std::min(piece, mine.count() - begin);
+      reduce_to(target_ + offset + begin * item_, count);
+      copy_shared(result + begin * item_, target_ + offset + begin * item_, count * item_);
+      for (auto& source : sources_) source = static_cast<const std::byte*>(source) + count * item_;
+    }
   }
 
   // The parts of the others, from where they left them.

@@ -34,7 +34,7 @@ Error broadcast(Channel& channel, Call call, void* memory) {
   if (auto error = visit.provide_staging()) return error;
   for (uint64_t begin = 0, round = 0; begin < bytes; begin += chunk_bytes, ++round) {
     const uint64_t length = std::min(chunk_bytes, bytes - begin);
-    if (is_root) copy_cached(staging_half(visit, visit.me(), round), mine + begin, length);
+    if (is_root) copy_shared(staging_half(visit, visit.me(), round), mine + begin, length);
     visit.hit(Phase::mid_copy);
     if (auto error = visit.meet()) return error;
     if (!is_root) copy_cached(mine + begin, staging_half(visit, call.root, round), length);

@@ -45,7 +45,7 @@ Error reduce(Channel& channel, Call call, const void* source, void* target) {
     const uint64_t count = std::min(chunk, call.count - begin);
     if (staged) {
       if (!is_root) {
-        copy_cached(staging_half(visit, visit.me(), round),
+        copy_shared(staging_half(visit, visit.me(), round),
                     static_cast<const std::byte*>(source) + begin * item, count * item);
         visit.hit(Phase::mid_copy);
       }

@@ -59,7 +59,7 @@ class ReduceScatter {
       for (size_t part = 0; part < counts_.size(); ++part) {
         // Its own slice a member reads where it is: nobody else does.
         if (begin >= counts_[part] || part == static_cast<size_t>(visit_.me())) continue;
-        copy_cached(half + part * slice_bytes, source_ + (begins_[part] + begin) * item_,
+        copy_shared(half + part * slice_bytes, source_ + (begins_[part] + begin) * item_,
                     std::min(slice, counts_[part] - begin) * item_);
       }
       visit_.hit(Phase::mid_copy);
