@@ -17,7 +17,7 @@ import torch
 
 from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.grad_notice import raw_grad
-from kadril.sharded.layout import flat_order, shaped
+from kadril.sharded.layout import flat_order, shaped, strides_in_memory
 from kadril.sharded.memory import scratch_bytes
 from kadril.sharded.plan import BucketPlan, Entry, Piece
 from kadril.transport.base import Transport
@@ -79,6 +79,7 @@ class Bucket:
         pieces: of this rank.
         keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
         is_shared: whether one memory serves all ranks, so that nothing has to be gathered.
+        mask: a bit for each of its parameters, at its place among all.
         num_missing: members that got no gradient since the last reduction.
         is_filled: of each member, whether the gradient memory holds something of this round.
     """
@@ -110,6 +111,12 @@ class Bucket:
         self.is_filled = [False] * len(self.members)
         self._gradients: torch.Tensor | None = None
         self._views: tuple[int | None, list[torch.Tensor]] = (None, [])
+        # Shape, strides and first element of each member in memory of the bucket's length.
+        self._lies = [
+            (entry.shape, strides_in_memory(entry.shape, entry.dims), begin)
+            for (_, entry, _), begin in zip(self.members, plan.begins, strict=True)
+        ]
+        self.mask = sum(1 << place for place in self.places)
         self._addresses: list[int] = []
 
     # ---- parameters -----------------------------------------------------------------------------
@@ -204,13 +211,12 @@ class Bucket:
         Args:
             gives_back: whether the parameters are to have none from now on.
         """
-        taken = []
-        for _, entry, tensor in self.members:
-            gradient = raw_grad(tensor)
-            if gradient is not None:
+        taken = [raw_grad(tensor) for _, _, tensor in self.members]
+        for gradient, (_, entry, _) in zip(taken, self.members, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
                 check_layout(entry, gradient.layout)
-            taken.append(gradient)
-            if gives_back:
+        if gives_back:
+            for _, _, tensor in self.members:
                 tensor.grad = None
         self.forget_arrivals()
         return taken
@@ -263,23 +269,25 @@ class Bucket:
         taken.clear()
         return flat
 
-    def flatten(self, taken: list[torch.Tensor | None]) -> torch.Tensor | None:
-        """As `collect`, in memory of its own; None where there are no gradients."""
-        if all(gradient is None for gradient in taken):
-            return None
-        if len(self.members) == 1:
+    def flatten(self, taken: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, bool]:
+        """As `collect`, and whether the result is a copy; None where there are no gradients."""
+        if len(taken) == 1:
             gradient = taken[0]
-            assert gradient is not None  # noqa: S101 - it is the only one
-            return flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
+            if gradient is None:
+                return None, False
+            flat = flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
+            return flat, flat.data_ptr() != gradient.data_ptr()
+        if all(gradient is None for gradient in taken):
+            return None, False
         flat = torch.empty(self.plan.num_elements, dtype=self.dtype, device=self.device)
         copy_gradients(self.views_in(flat), taken)
-        return flat
+        return flat, True
 
     def views_in(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Where each member lies in memory of the bucket's length, in its shape."""
+        first = flat.storage_offset()
         return [
-            shaped(flat[begin : begin + entry.num_elements], entry.shape, entry.dims)
-            for (_, entry, _), begin in zip(self.members, self.plan.begins, strict=True)
+            flat.as_strided(shape, strides, first + begin) for shape, strides, begin in self._lies
         ]
 
     def add(self, more: torch.Tensor) -> None:
@@ -314,7 +322,8 @@ class Bucket:
 
 def copy_gradients(views: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
     """Copy gradients to their places, and zeros where there is none."""
-    targets, sources = [], []
+    targets: list[torch.Tensor] = []
+    sources: list[torch.Tensor] = []
     for view, gradient in zip(views, gradients, strict=True):
         if gradient is None:
             view.zero_()

@@ -184,7 +184,7 @@ class ReducedGradients:
             UnsupportedError: it is sparse.
         """
         bucket = self.shards.bucket_of(place)
-        if layout != torch.strided:
+        if layout is not torch.strided:
             check_layout(bucket.members[bucket.places.index(place)][1], layout)
         self._is_settled = False
         if self.stage == 1 or self._is_held or place in bucket.arrived:
@@ -243,6 +243,9 @@ class ReducedGradients:
     def take(self, bucket: Bucket) -> list[torch.Tensor | None]:
         """The gradients of a bucket; with stage 2 its parameters have none from now on."""
         taken = bucket.take(gives_back=self.stage == 2)
+        if all(gradient is not None for gradient in taken):
+            self._present |= bucket.mask
+            return taken
         for place, gradient in zip(bucket.places, taken, strict=True):
             if gradient is not None:
                 self._present |= 1 << place

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["dims_in_memory", "flat_order", "shaped"]
+__all__ = ["dims_in_memory", "flat_order", "shaped", "strides_in_memory"]
 
 
 def dims_in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -31,3 +31,13 @@ def shaped(flat: torch.Tensor, shape: Sequence[int], dims: Sequence[int]) -> tor
     """Flat memory seen in a shape whose dims lie in a given order; the inverse of `flat_order`."""
     in_memory = flat.view([shape[dim] for dim in dims])
     return in_memory.permute([list(dims).index(dim) for dim in range(len(shape))])
+
+
+def strides_in_memory(shape: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
+    """Those of the tensor that `shaped` gives."""
+    strides = [1] * len(shape)
+    count = 1
+    for dim in reversed(dims):
+        strides[dim] = count
+        count *= shape[dim]
+    return tuple(strides)

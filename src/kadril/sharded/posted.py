@@ -71,7 +71,7 @@ class Parcel:
     @property
     def num_bytes(self) -> int:
         """That it holds."""
-        return 0 if self.flat is None else self.flat.numel() * self.flat.element_size()
+        return 0 if self.flat is None else self.flat.nbytes
 
 
 class Sent:
@@ -154,10 +154,7 @@ class PostedGradients(ReducedGradients):
             super().send(bucket, taken)
             return
         is_alone = has_one_holder(taken)
-        flat = bucket.flatten(taken)
-        is_copy = flat is not None and all(
-            each is None or each.data_ptr() != flat.data_ptr() for each in taken
-        )
+        flat, is_copy = bucket.flatten(taken)
         self.queue(Parcel(flat, self.cut(bucket), is_ours=is_alone or is_copy))
         del taken, flat
         self.go_on()
