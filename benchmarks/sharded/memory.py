@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import MEMORY_MODELS, Task, make_stack, make_tiny
+from models import MODELS, Task, make_stack, make_tiny
 from settings import make_step
 from torch import nn
 
@@ -31,7 +31,7 @@ def measure_memory(world: kadril.World, setting: str, model: str) -> dict[str, A
     world.transport.barrier()
     before = proportional_bytes()
     world.transport.barrier()
-    step = make_step(setting, MEMORY_MODELS[model](world.rank), fused=True)
+    step = make_step(setting, MODELS[model](world.rank), fused=True)
     for _ in range(NUM_STEPS):
         step()
     world.transport.barrier()

@@ -1,17 +1,20 @@
-"""The two models, and what they are fed with."""
+"""The models, and what they are fed with."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-__all__ = ["MEMORY_MODELS", "MODELS", "Task", "make_stack", "make_tiny"]
+__all__ = ["MODELS", "SHAPES", "Shape", "Task", "make_stack", "make_tiny"]
 
 WIDTHS = (784, 2048, 2048, 2048, 10)  # 10 020 874 parameters
-NUM_WORDS, WIDTH, NUM_HEADS, NUM_LAYERS, LENGTH = 1000, 512, 8, 6, 32  # about 20 million
+NUM_HEADS = 8
 STACK_WIDTH, STACK_LAYERS = 1536, 12  # 108 MiB of gradients
 
 
@@ -49,19 +52,52 @@ def make_mlp(rank: int) -> Task:
     return Task(nn.Sequential(*layers[:-1]), images, images[:, : WIDTHS[-1]].argmax(1))
 
 
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Of a transformer and its batch.
+
+    Attributes:
+        num_layers: of attention and two linear maps; the width between these is four times `width`.
+        width: of the numbers that stand for a word.
+        num_words: in the vocabulary.
+        batch: sequences that a rank sees in a step.
+        length: words of each.
+    """
+
+    num_layers: int = 6
+    width: int = 512
+    num_words: int = 1000
+    batch: int = 2
+    length: int = 32
+
+
+SHAPES = {
+    "transformer": Shape(),  # 20 million parameters
+    "wide transformer": Shape(width=1024),  # 78 million
+    # The more words a batch has, the more there is to compute for each gradient that goes.
+    "6 layers of 512, 16 words": Shape(batch=1, length=16),
+    "6 layers of 512, 128 words": Shape(num_words=2000, length=64),  # 21 million
+    "6 layers of 512, 512 words": Shape(batch=8, length=64),
+    "2 layers of 1024, 64 words": Shape(num_layers=2, width=1024),  # 27 million
+    # The narrower, the more gradients there are for as many numbers.
+    "12 layers of 256, 128 words": Shape(num_layers=12, width=256, num_words=2000, length=64),
+}
+
+
 class Transformer(nn.Module):
     """Guesses each word from all of them."""
 
-    def __init__(self, width: int = WIDTH) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.words = nn.Embedding(NUM_WORDS, width)
+        width = shape.width
+        self.words = nn.Embedding(shape.num_words, width)
         self.layers = nn.Sequential(
             *(
                 nn.TransformerEncoderLayer(width, NUM_HEADS, 4 * width, dropout=0, batch_first=True)
-                for _ in range(NUM_LAYERS)
+                for _ in range(shape.num_layers)
             )
         )
-        self.scores = nn.Linear(width, NUM_WORDS)
+        self.scores = nn.Linear(width, shape.num_words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """From words to scores of words."""
@@ -69,17 +105,12 @@ class Transformer(nn.Module):
         return y
 
 
-def make_transformer(rank: int, width: int = WIDTH) -> Task:
-    """20 million parameters in six layers, 2 sequences of 32 words."""
+def make_transformer(shape: Shape, rank: int) -> Task:
+    """A transformer of some shape, with words of this rank."""
     torch.manual_seed(0)
     dice = torch.Generator().manual_seed(1 + rank)
-    words = torch.randint(0, NUM_WORDS, (2, LENGTH), generator=dice)
-    return Task(Transformer(width), words, words.roll(1, 1))
-
-
-def make_wide_transformer(rank: int) -> Task:
-    """78 million parameters: the same with twice the width."""
-    return make_transformer(rank, 2 * WIDTH)
+    words = torch.randint(0, shape.num_words, (shape.batch, shape.length), generator=dice)
+    return Task(Transformer(shape), words, words.roll(1, 1))
 
 
 def make_stack(rank: int) -> Task:
@@ -91,5 +122,7 @@ def make_stack(rank: int) -> Task:
     return Task(nn.Sequential(*layers), numbers, numbers.argmax(1))
 
 
-MODELS = {"mlp": make_mlp, "transformer": make_transformer}
-MEMORY_MODELS = {"transformer": make_transformer, "wide transformer": make_wide_transformer}
+MODELS: dict[str, Callable[[int], Task]] = {
+    "mlp": make_mlp,
+    **{name: functools.partial(make_transformer, shape) for name, shape in SHAPES.items()},
+}

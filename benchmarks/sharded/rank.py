@@ -35,8 +35,8 @@ def main() -> None:
     words = parser.parse_args()
     torch.set_num_threads(1)
     # Others run as they would without kadril; and whoever has no turn waits for long.
-    is_kadril = words.setting.startswith("kadril")
-    world = kadril.init(keep_heap=is_kadril, stall_warning=TIMEOUT, patience=TIMEOUT)
+    keeps = words.setting.startswith("kadril") or words.setting == "alone, heap kept"
+    world = kadril.init(keep_heap=keeps, stall_warning=TIMEOUT, patience=TIMEOUT)
     # There is only what a setting needs in its processes.
     gloo = None
     if not words.setting.startswith(("alone", "kadril")):

@@ -6,7 +6,6 @@ python benchmarks/sharded/run.py [--rounds N] [--output DIR]
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -18,8 +17,7 @@ from kadril.bench.peers import Start
 from kadril.bench.plot import check_matplotlib, draw_memory
 from kadril.bench.program import run_program, start_on_cores
 from kadril.bench.sheet import Series, Sheet
-from kadril.bench.side_by_side import run_side_by_side
-from kadril.bench.turns import slowest
+from kadril.bench.side_by_side import time_side_by_side
 
 NUM_RANKS = 2
 NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
@@ -72,7 +70,15 @@ def measure(num_rounds: int) -> Outcome:
             workload = f"{model}, {kind} Adam"
             print(workload, file=sys.stderr, flush=True)
             words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
-            timed, absent = time_settings(words, num_rounds)
+            timed, absent = time_side_by_side(
+                PROGRAM,
+                {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
+                num_ranks=NUM_RANKS,
+                num_rounds=num_rounds,
+                num_starts=NUM_STARTS,
+                timeout=TIMEOUT,
+                starts=find_starts(),
+            )
             series += [Series(workload, setting, rounds) for setting, rounds in timed.items()]
             missing.update({f"{workload}: {setting}": why for setting, why in absent.items()})
     memory = {
@@ -92,35 +98,6 @@ def measure(num_rounds: int) -> Outcome:
     }
     step = {setting: trace(setting) for setting in TRACED_SETTINGS}
     return Outcome(series, {"memory": memory, "step": step}, missing)
-
-
-def time_settings(
-    words: Sequence[str], num_rounds: int
-) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
-    """Rounds of all settings in several sets of processes; and why some have none.
-
-    What lies where in a heap is a matter of luck, and stays for as long as a process does. The
-    first round of each set is left out: processes have not found their pace by then.
-    """
-    timed: dict[str, list[list[float]]] = {}
-    missing: dict[str, str] = {}
-    for number in range(min(NUM_STARTS, num_rounds)):
-        num_here = len(range(number, num_rounds, NUM_STARTS))
-        found = run_side_by_side(
-            PROGRAM,
-            {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
-            num_ranks=NUM_RANKS,
-            num_rounds=num_here + 1,
-            timeout=TIMEOUT,
-            starts=find_starts(),
-        )
-        for setting, answers in found.items():
-            if "missing" in answers[0]:
-                missing[setting] = answers[0]["missing"]
-                continue
-            rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
-            timed.setdefault(setting, []).extend(rounds[1:])
-    return timed, missing
 
 
 def find_starts() -> dict[str, Start]:

@@ -2,8 +2,11 @@
 
 setting               optimizer state          gradients are added up by
 alone                 whole on each rank       nobody: as if communication cost nothing
+alone, heap kept      whole on each rank       nobody; the allocator keeps what is freed
 kadril                shared out               POS_Trainer, stage 2
 kadril, stage 1       shared out               POS_Trainer, stage 1
+kadril, optimizer     shared out               ShardedOptimizer with reduce_gradients
+kadril, whole         whole on each rank       kadril.torch.DistributedOptimizer
 DDP                   whole on each rank       DistributedDataParallel on gloo
 DDP, views            whole on each rank       the same, with gradient_as_bucket_view
 DDP + ZeRO            shared out               the same, and torch's ZeroRedundancyOptimizer
@@ -45,6 +48,28 @@ def kadril(task: Task, options: dict[str, Any], stage: int = 2) -> Callable[[], 
 def kadril_one(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     """POS_Trainer that keeps gradients."""
     return kadril(task, options, stage=1)
+
+
+def kadril_optimizer(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """ShardedOptimizer."""
+    from kadril.sharded import ShardedOptimizer
+
+    optimizer = ShardedOptimizer(
+        task.model.parameters(), torch.optim.Adam, reduce_gradients=True, **options
+    )
+    return stepping(task, task.model, optimizer)
+
+
+def kadril_whole(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """DistributedOptimizer, in the words of Horovod."""
+    import kadril.torch as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(task.model.parameters(), **options),
+        named_parameters=task.model.named_parameters(),
+    )
+    return stepping(task, task.model, optimizer)
 
 
 def ddp(task: Task, options: dict[str, Any], views: bool = False) -> Callable[[], None]:
@@ -132,8 +157,11 @@ def stepping(task: Task, model: nn.Module, optimizer: Any) -> Callable[[], None]
 
 SETTINGS: dict[str, Callable[[Task, dict[str, Any]], Callable[[], None]]] = {
     "alone": alone,
+    "alone, heap kept": alone,
     "kadril": kadril,
     "kadril, stage 1": kadril_one,
+    "kadril, optimizer": kadril_optimizer,
+    "kadril, whole": kadril_whole,
     "DDP": ddp,
     "DDP, views": ddp_views,
     "DDP + ZeRO": zero,

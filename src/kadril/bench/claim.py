@@ -1,11 +1,15 @@
 """A claim: a program that measures, writes a sheet of results, and holds it against bars.
 
-benchmarks/<claim>/run.py [--rounds N] [--output DIR]
+    benchmarks/<claim>/run.py [--rounds N] [--output DIR] [--only WORKLOAD]
+
+A claim that says which workloads it has can measure one of them. The others are then taken from the
+sheet of the same day, where there is one: so a long claim may be measured in parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import sys
@@ -48,10 +52,11 @@ def run_claim(
     title: str,
     num_ranks: int,
     num_rounds: int,
-    measure: Callable[[int], Outcome],
+    measure: Callable[..., Outcome],
     check: Callable[[Sheet], Iterable[Bar]],
     describe: Callable[[Sheet], list[str]] | None = None,
     draw: Callable[[Sheet, Path], str] | None = None,
+    workloads: Sequence[str] = (),
 ) -> int:
     """Measure, write, check; give an exit code, 0 where all bars are reached.
 
@@ -61,10 +66,12 @@ def run_claim(
         title: of the sheet.
         num_ranks: that it measures on.
         num_rounds: unless the command line says otherwise.
-        measure: from a number of rounds to what came out.
+        measure: from a number of rounds to what came out; where there are `workloads`, it is also
+            given those that are wanted.
         check: the bars, and whether they are reached.
         describe: more lines for the sheet.
         draw: makes a picture in a file of that name, and gives its title.
+        workloads: that can be measured one by one.
     """
     theme = program.parent.name
     parser = argparse.ArgumentParser(description=f"{title}: measure, and hold against the bars")
@@ -72,10 +79,14 @@ def run_claim(
     parser.add_argument(
         "--output", type=Path, default=program.parents[1] / "results", help="directory"
     )
+    if workloads:
+        parser.add_argument("--only", choices=workloads)
     words = parser.parse_args(argv)
+    only = words.only if workloads else None
     surroundings = describe_surroundings()
     try:
-        outcome = measure(words.rounds)
+        wanted = ([only] if only else workloads,) if workloads else ()
+        outcome = measure(words.rounds, *wanted)
     except ProgramError as error:
         print(error, file=sys.stderr)
         return 1
@@ -92,6 +103,8 @@ def run_claim(
         facts=outcome.facts,
         series=outcome.series,
     )
+    if only:
+        sheet = with_others(sheet, words.output)
     bars = list(check(sheet))
     lines = describe(sheet) if describe else []
     if draw is not None:
@@ -104,3 +117,14 @@ def run_claim(
     are_reached = print_bars(bars)
     print(f"\nwritten to {path} and {path.with_suffix('.md').name}")
     return 0 if are_reached else 1
+
+
+def with_others(sheet: Sheet, directory: Path) -> Sheet:
+    """A sheet, and the workloads that the one of the same day has beyond its own."""
+    path = sheet.path_in(directory)
+    if not path.exists():
+        return sheet
+    measured = {series.workload for series in sheet.series}
+    before = Sheet.from_json(path.read_text())
+    others = [series for series in before.series if series.workload not in measured]
+    return dataclasses.replace(sheet, series=[*others, *sheet.series])

@@ -28,10 +28,16 @@ import numpy as np
 
 from kadril.bench.peers import Start
 from kadril.bench.program import ProgramError, RunningProgram
-from kadril.bench.turns import Setting, take_turn
+from kadril.bench.turns import Samples, Setting, slowest, take_turn
 from kadril.world import World
 
-__all__ = ["Answers", "run_side_by_side", "take_own_turns", "wait_for_turns"]
+__all__ = [
+    "Answers",
+    "run_side_by_side",
+    "take_own_turns",
+    "time_side_by_side",
+    "wait_for_turns",
+]
 
 # What each rank of a program left.
 Answers = list[dict[str, Any]]
@@ -135,6 +141,53 @@ def run_side_by_side(
         for guest in guests.values():
             guest.let_go()
         return {name: guest.running.wait(timeout) for name, guest in guests.items()}
+
+
+def time_side_by_side(
+    program: Path,
+    settings: Mapping[str, Sequence[str]],
+    *,
+    num_ranks: int,
+    num_rounds: int,
+    num_starts: int,
+    timeout: float,
+    starts: Mapping[str, Start] | None = None,
+) -> tuple[Samples, dict[str, str]]:
+    """Rounds of all settings in several sets of processes; and why some have none.
+
+    What lies where in a heap is a matter of luck, and stays for as long as a process does. The
+    first round of each set is left out: processes have not found their pace by then.
+
+    Args:
+        program: leaves its `rounds`, or why they are `missing`.
+        settings: as of `run_side_by_side`, and so are the others.
+        num_ranks: of each program.
+        num_rounds: of all sets of processes together.
+        num_starts: how many sets there are.
+        timeout: in seconds, for a start and for a turn.
+        starts: how to start the ranks of a setting, where otherwise than those of the others.
+
+    Raises:
+        ProgramError: a program failed, or took too long.
+    """
+    timed: Samples = {}
+    missing: dict[str, str] = {}
+    for number in range(min(num_starts, num_rounds)):
+        found = run_side_by_side(
+            program,
+            settings,
+            num_ranks=num_ranks,
+            num_rounds=len(range(number, num_rounds, num_starts)) + 1,
+            timeout=timeout,
+            starts=starts,
+        )
+        for setting, answers in found.items():
+            if "missing" in answers[0]:
+                missing[setting] = answers[0]["missing"]
+                continue
+            rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
+            timed.setdefault(setting, []).extend(rounds[1:])
+    return timed, missing
 
 
 def take_own_turns(directory: str, world: World, setting: Setting) -> list[list[float]]:
