@@ -1,15 +1,17 @@
-"""Results of turns: ratios round by round, files, and the bars of `training` and `tensors`."""
+"""Results of turns: ratios round by round, files, and the bars of several claims."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from kadril.bench.bars import Spread
+from kadril.bench.bars import Bar, Spread
+from kadril.bench.claim import Outcome, run_claim
 from kadril.bench.sheet import Series, Sheet
 from kadril.errors import ConfigError
 
@@ -144,7 +146,49 @@ def test_bars_of_tensors() -> None:
     assert {bar.state for bar in check_bars(tensors_sheet(2.0, 1.0))} == {"missed"}
 
 
-@pytest.mark.parametrize("theme", ["training", "tensors"])
+def test_bars_of_shapes_and_of_crowded_cores() -> None:
+    for theme, names in (("shapes", "SHAPES"), ("crowded", "WORKLOADS")):
+        module = load_check_bars(theme)
+        for ours, state in ((1.02, "reached"), (1.7, "missed")):
+            times = {"alone": 1.0, "DDP, views": 1.6, "DDP": 9.0}
+            times |= dict.fromkeys(("kadril", "kadril, stage 1", "kadril, whole"), ours)
+            series = [
+                Series(workload, setting, [[seconds]])
+                for workload in getattr(module, names)
+                for setting, seconds in times.items()
+            ]
+            bars = list(module.check_bars(make_sheet(theme, *series)))
+            assert len(bars) >= 2 * len(getattr(module, names))
+            assert {bar.state for bar in bars} == {state}
+
+
+def test_a_claim_is_measured_in_parts(tmp_path: Path) -> None:
+    """`--only` once replaces a workload in the sheet of the day, and leaves the others."""
+    seconds = iter((1.0, 2.0, 3.0))
+
+    def measure(num_rounds: int, wanted: Sequence[str]) -> Outcome:
+        each = next(seconds)
+        return Outcome([Series(name, "alone", [[each]] * num_rounds) for name in wanted])
+
+    for arguments in ([], ["--only", "b"], ["--only", "a", "--rounds", "2"]):
+        code = run_claim(
+            [*arguments, "--output", str(tmp_path)],
+            program=tmp_path / "letters" / "run.py",
+            title="Letters",
+            num_ranks=1,
+            num_rounds=1,
+            measure=measure,
+            check=lambda sheet: [Bar("letters are read", "", "reached")],
+            workloads=("a", "b", "c"),
+        )
+        assert code == 0
+    (path,) = tmp_path.glob("letters-*.json")
+    series = Sheet.from_json(path.read_text()).series
+    found = {each.workload: [list(one) for one in each.rounds] for each in series}
+    assert found == {"a": [[3.0], [3.0]], "b": [[2.0]], "c": [[1.0]]}
+
+
+@pytest.mark.parametrize("theme", ["training", "tensors", "shapes", "crowded"])
 def test_what_was_not_measured_is_not_reached(theme: str, tmp_path: Path) -> None:
     module = load_check_bars(theme)
     path = make_sheet(theme).write(tmp_path, [])
