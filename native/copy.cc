@@ -62,6 +62,12 @@ class QuickerCopy {
     learn(way, std::max(took.count() / static_cast<float>(bytes), 1.0f));
   }
 
+  bool streaming_is_quicker() const {
+    const float plain = cost_[0].load(std::memory_order_relaxed);
+    const float streaming = cost_[1].load(std::memory_order_relaxed);
+    return plain != 0 && streaming != 0 && streaming < plain;
+  }
+
  private:
   // Less is over before the clock says anything.
   static constexpr size_t least_bytes = 16 << 10;
@@ -73,7 +79,7 @@ class QuickerCopy {
     const float plain = cost_[0].load(std::memory_order_relaxed);
     const float streaming = cost_[1].load(std::memory_order_relaxed);
     if (plain == 0 || streaming == 0) return plain != 0;
-    return (streaming < plain) != (number % period == 0);
+    return streaming_is_quicker() != (number % period == 0);
   }
 
   void learn(size_t way, float cost) {
@@ -115,6 +121,14 @@ void copy_shared(void* target, const void* source, size_t bytes) {
   quicker.copy(target, source, bytes);
 #else
   copy_cached(target, source, bytes);
+#endif
+}
+
+bool streaming_is_quicker() {
+#ifdef KADRIL_HAS_STREAMING
+  return quicker.streaming_is_quicker();
+#else
+  return false;
 #endif
 }
 

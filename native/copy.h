@@ -17,4 +17,8 @@ void copy_cached(void* target, const void* source, size_t bytes);
 // second to the next. So both are timed now and then, and the quicker one is used.
 void copy_shared(void* target, const void* source, size_t bytes);
 
+// Whether streaming stores are the quicker ones at the moment: then a result for other cores is
+// better copied by `copy_shared` than written as it is made.
+bool streaming_is_quicker();
+
 }  // namespace kadril

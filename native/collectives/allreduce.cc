@@ -115,6 +115,12 @@ class AllReduce {
     }
     sources_[visit_.me()] = source_ + offset;
     std::byte* const result = result_half(visit_.me(), round) + mine.begin * item_;
+    if (!streaming_is_quicker()) {
+      void* const targets[] = {target_ + offset, result};
+      reduce_into(targets, 2, sources_.data(), visit_.size(), mine.count(), call_.dtype, call_.op,
+                  call_.scale);
+      return;
+    }
     // In pieces, so that what was added up is still in the cache when it is copied.
     const uint64_t piece = piece_bytes / item_;
     for (uint64_t begin = 0; begin < mine.count(); begin += piece) {
