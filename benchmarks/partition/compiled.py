@@ -1,4 +1,4 @@
-"""What `torch.compile` does for a split model: forward and backward pass of a small U-Net.
+"""Time `torch.compile` of a split model: forward and backward pass of a small U-Net.
 
     python benchmarks/partition/compiled.py [--rounds N]
 

@@ -54,7 +54,7 @@ def make_mlp(rank: int) -> Task:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of a transformer and its batch.
+    """Sizes of a transformer and of its batch.
 
     Attributes:
         num_layers: of attention and two linear maps; the width between these is four times `width`.

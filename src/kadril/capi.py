@@ -199,7 +199,7 @@ def stop_timeline() -> int:
 
 
 def feature(name: str) -> int:
-    """What `kadril.torch` says of a library, such as "nccl_built"."""
+    """Answer of `kadril.torch` to a question such as "nccl_built"."""
     return int(getattr(hvd(), name)())
 
 

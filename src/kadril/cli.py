@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def describe_unknown(verb: str) -> str:
-    """What to say of a verb that does not exist."""
+    """The message for a verb that does not exist."""
     near = difflib.get_close_matches(verb.lower(), VERBS, n=1)
     if near:
         return f"there is no `kadril {verb}`; did you mean `kadril {near[0]}`?"

@@ -519,9 +519,6 @@ def test_what_stands_at_the_end(world: World) -> None:
     assert torch.equal(ZeroVolumeCorrectorFunction.apply(x), x)
 
 
-# ---- found by programs written for DistDL ----------------------------------------------------
-
-
 def backward_of(
     P_world: MPIPartition, P_x: MPICartesianPartition, layer: Any, shape: Sequence[int]
 ) -> torch.Tensor:

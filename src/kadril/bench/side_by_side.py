@@ -160,7 +160,7 @@ def time_side_by_side(
 
     Args:
         program: leaves its `rounds`, or why they are `missing`.
-        settings: as of `run_side_by_side`, and so are the others.
+        settings: see `run_side_by_side`, also for the other arguments.
         num_ranks: of each program.
         num_rounds: of all sets of processes together.
         num_starts: how many sets there are.

@@ -45,7 +45,7 @@ def apply_tied(function: type[torch.autograd.Function], *arguments: object) -> t
 
 @functools.cache
 def beneath(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """What `Function.apply` calls in the end."""
+    """The function beneath `Function.apply`."""
     found: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return found
 
@@ -62,7 +62,7 @@ def anchor_for(requires_grad: bool) -> torch.Tensor:
 def tie(
     ctx: Any, y: torch.Tensor, *saved: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the forward of a function gives whose backward is collective: y, and a tie to it.
+    """Results of the forward of a function whose backward is collective: y, and a tie to it.
 
     The backward pass may itself be differentiated, and then y* is a function of y. On some ranks it
     may not be: a rank that holds nothing has a constant for y*, and so has one whose loss is

@@ -116,7 +116,7 @@ class ExtremeOperator:
         return y
 
     def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """That of the derivative."""
+        """The derivative's own operator."""
         return self.tangent.adjoint(y, what)
 
     def _find_owned(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

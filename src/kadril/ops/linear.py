@@ -156,6 +156,6 @@ run_done = beneath(DoneFunction)
 
 
 def put_in_graph(x: torch.Tensor, adjoint: Adjoint, y: tuple[torch.Tensor]) -> torch.Tensor:
-    """As `apply_operator` for a block that needs a gradient, with y = F x there; in fewer steps."""
+    """`apply_operator` for a block that needs a gradient, with y = F x there, in fewer steps."""
     found: torch.Tensor = run_done(x, adjoint, y)[0]
     return found

@@ -210,7 +210,7 @@ class BorderedConvFunction(torch.autograd.Function):
 
 
 def adjoint_with_graph(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
-    """As `adjoint`, with gradients that have gradients."""
+    """The same as `adjoint`, with gradients that have gradients."""
     _, block, weight, bias, *_strips = ctx.saved_tensors
     wanted = (ctx.is_wanted, *ctx.needs_input_grad[1:3])
     found = differentiate(ctx.layer.compose, (block, weight, bias), grad, wanted)

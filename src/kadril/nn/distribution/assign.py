@@ -25,7 +25,7 @@ __all__ = ["setitem"]
 
 
 class Dim:
-    """What is written along one dim.
+    """The part of one dim that is written.
 
     Args:
         entry: of the index: a slice or a whole number.
@@ -55,7 +55,7 @@ class Dim:
         return self.axis is not None and not self.is_all
 
     def here(self, lines: Lines) -> tuple[slice, slice]:
-        """What to write, in the coordinates of this worker's block; and what of the value."""
+        """The part to write, in the coordinates of this worker's block, and that of the value."""
         if not self.is_partial or self.axis is None or lines.P.index is None:
             return (slice(None) if self.is_all else self.entry), slice(None)
         blocks = balanced_intervals(self.size, lines.P.shape[self.axis])

@@ -127,7 +127,7 @@ class Builder:
         return None
 
     def _running(self, call: PlannedCall) -> Callable[..., Any]:
-        """What runs; twins of modules are made once for each layout."""
+        """The function or module to run; twins of modules are made once for each layout."""
         if call.node.op != "call_module":
             return call.decision.make(self.lines)
         path = str(call.node.target)

@@ -42,7 +42,7 @@ class Refused(Exception):  # noqa: N818 - an answer to one question, not the err
 
 
 class Decision(NamedTuple):
-    """What is to be done for a call.
+    """A decision on how to do a call.
 
     Attributes:
         wants: layout in which each operand is needed; tensors only.
@@ -104,7 +104,7 @@ class Call:
 
     @property
     def result(self) -> Any:
-        """What it gives on the example."""
+        """Its result on the example."""
         return self.shapes[self.node]
 
     @property

@@ -119,7 +119,7 @@ def layer_function(layer_class: Any, names: Sequence[str]) -> Rule:
 
 
 def flat(value: Any) -> list[Any]:
-    """What is in lists in lists."""
+    """The leaves of nested lists."""
     if isinstance(value, dict):
         return flat(list(value.values()))
     if isinstance(value, (list, tuple)):
@@ -143,7 +143,7 @@ def dropout(layer_class: Any) -> Rule:
 
 
 def make_identity(lines: Lines) -> Running:
-    """What gives back its input."""
+    """The identity."""
     return lambda x: x
 
 
@@ -251,7 +251,7 @@ FUNCTIONS: dict[Any, Rule] = {
 
 
 def function_name(node: fx.Node) -> str:
-    """What is called, for errors."""
+    """Name of the function, for errors."""
     if node.op == "call_method":
         return f"Tensor.{node.target}"
     target: Any = node.target

@@ -73,7 +73,7 @@ class Known:
 
     @property
     def meta(self) -> torch.Tensor:
-        """What stands for it without its value."""
+        """A stand-in without its value."""
         if self.value.is_meta:
             return self.value
         if self._meta is None:
@@ -96,7 +96,7 @@ class Attempt:
         self.operands = {id(known.tensor): known for known in operands}
 
     def __call__(self, is_meta: bool) -> tuple[Any, Observer]:
-        """What it gives, and what it does besides.
+        """Its result, and its side effects.
 
         Args:
             is_meta: whether to try it without values.

@@ -32,7 +32,7 @@ MAX_PROGRAMS = 32
 
 
 class Request(NamedTuple):
-    """What a program is asked for.
+    """Key of a program.
 
     Attributes:
         args: tensors on the meta device of the global shapes, and other values.
@@ -161,7 +161,7 @@ class DistributedModel(nn.Module):
     def _key(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], entered: Mapping[str, Entered]
     ) -> tuple[Any, ...]:
-        """What a program follows from."""
+        """Everything that a program follows from."""
         inputs = iter(entered.values())
 
         def shown(each: Any) -> Any:

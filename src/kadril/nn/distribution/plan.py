@@ -39,13 +39,13 @@ class PlannedCall(NamedTuple):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """What it is called with."""
+        """Its positional arguments."""
         args = self.decision.args
         return tuple(self.node.args if args is None else args)
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """What it is called with by name."""
+        """Its arguments by name."""
         kwargs = self.decision.kwargs
         return dict(self.node.kwargs if kwargs is None else kwargs)
 
@@ -58,7 +58,7 @@ class PlannedCall(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done, in order.
+    """Calls to make, in order.
 
     Attributes:
         inputs: the placeholders, in the order of the arguments.
@@ -237,7 +237,7 @@ def needed_calls(
 
 
 def refusal_of(call: Call, why: str) -> tuple[str, str, str]:
-    """What is told of a call that is refused: the module that makes it, where that is of torch."""
+    """Describe a refused call by the module that makes it, where that is of torch."""
     if call.module is not None:
         return call.name, type(call.module).__name__, why
     kind = function_name(call.node)
@@ -248,7 +248,7 @@ def refusal_of(call: Call, why: str) -> tuple[str, str, str]:
 
 
 def refusal_text(model: nn.Module, refusals: Sequence[tuple[str, str, str]]) -> str:
-    """What cannot be distributed, line by line."""
+    """List the calls that cannot be distributed, line by line."""
     lines = [f"\n  {name} ({kind}): {why}" for name, kind, why in refusals]
     return (
         f"cannot distribute {type(model).__name__}; nothing was changed:{''.join(lines)}\n"

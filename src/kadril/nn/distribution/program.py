@@ -149,5 +149,5 @@ def nodes_in(value: Any) -> dict[fx.Node, None]:
 
 
 def attribute(model: nn.Module, path: str) -> Any:
-    """What a path leads to, such as `encoder.scale`."""
+    """The attribute at a path such as `encoder.scale`."""
     return reduce(getattr, path.split("."), model)

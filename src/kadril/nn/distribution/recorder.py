@@ -204,7 +204,7 @@ class Recorder(TorchFunctionMode):
     def _try(
         self, call: Spelled, run: Callable[..., Any], operands: Sequence[Known], what: str
     ) -> tuple[Any, Observer]:
-        """What a call gives, on what stands for its operands: values where they are known."""
+        """Result of a call on the stand-ins of its operands: values where they are known."""
         attempt = Attempt(call, run, operands)
         is_grad = torch.is_grad_enabled()
         has_values = all(known.has_value for known in operands)
@@ -295,7 +295,7 @@ class Recorder(TorchFunctionMode):
         return known
 
     def _look_up(self, tensor: torch.Tensor, what: str) -> Known:
-        """What is known about a tensor; those that were there before are met here first.
+        """Knowledge about a tensor; those that were there before are met here first.
 
         Raises:
             DistributeError: nothing is.

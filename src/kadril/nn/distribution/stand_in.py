@@ -1,4 +1,4 @@
-"""What a model is while it is traced: state without memory, and modules that say they are called.
+"""A model while it is traced: state without memory, and modules that say they are called.
 
 All is put back afterwards, also where tracing fails.
 """

@@ -63,7 +63,7 @@ class Traced:
 
 
 def described(value: Any) -> str:
-    """What a value is, without its numbers."""
+    """Describe a value without its numbers."""
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
 
 
@@ -183,7 +183,7 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def output_node(recorder: Recorder, model: nn.Module, value: Any) -> Any:
-    """What stands for a part of what a model returns.
+    """The node, or plain value, of a part of a result.
 
     Raises:
         DistributeError: it is neither a tensor nor a plain value.

@@ -199,7 +199,7 @@ def compose(
     rest: torch.Tensor,
     how: How,
 ) -> torch.Tensor:
-    """As `standardize`, of functions that can be differentiated to any order.
+    """The same as `standardize`, of functions that can be differentiated to any order.
 
     Args:
         x: local rows.

@@ -249,7 +249,7 @@ class MultiheadTwin(nn.Module):
     def _mask(
         self, mask: torch.Tensor | None, padding: torch.Tensor | None, queries: torch.Tensor
     ) -> torch.Tensor | None:
-        """What is added to the scores: for (N, heads, L, S), or broadcast to it."""
+        """The mask that is added to the scores: of (N, heads, L, S), or broadcast to it."""
         found = None
         if mask is not None:
             found = as_added(mask, queries)

@@ -63,13 +63,13 @@ def is_weight_hook(hook: object) -> bool:
 
 
 def parametrized_weight(name: str, module: Any) -> torch.Tensor:
-    """What `parametrize` computes."""
+    """The weight that `parametrize` computes."""
     weight: torch.Tensor = module.parametrizations[name]()
     return weight
 
 
 def spectral_weight(hook: SpectralNorm, module: Any, is_step: bool = True) -> torch.Tensor:
-    """What the hook of `torch.nn.utils.spectral_norm` computes; a step changes its buffers."""
+    """The weight of the hook `torch.nn.utils.spectral_norm`; a step changes its buffers."""
     return hook.compute_weight(module, do_power_iteration=is_step and module.training)
 
 

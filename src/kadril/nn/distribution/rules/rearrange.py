@@ -59,7 +59,7 @@ def flip(call: Call) -> Decision:
 
 
 def mirrored(blocks: Sequence[Interval]) -> list[Interval]:
-    """What becomes the balanced blocks when it is put in reverse."""
+    """Intervals that become the balanced blocks when they are put in reverse."""
     size = blocks[-1].stop
     parts = balanced_intervals(size, len(blocks))
     return [Interval(size - part.stop, size - part.start) for part in parts]
@@ -99,7 +99,7 @@ def make_roll(layout: Layout, what: str, lines: Lines) -> Running:
 
 
 def rolled(shift: int, blocks: Sequence[Interval]) -> list[Interval]:
-    """What becomes the balanced blocks when it is moved on."""
+    """Intervals that become the balanced blocks when they are moved on."""
     size = blocks[-1].stop
     parts = balanced_intervals(size, len(blocks))
     return [part.shifted(-(shift % size)) for part in parts]
@@ -178,7 +178,7 @@ def repeat_interleave(call: Call) -> Decision:
 
 
 def make_of(layout: Layout, make: Callable[[Lines], Running], what: str, lines: Lines) -> Running:
-    """As `make_balanced`, of what is made itself."""
+    """The same as `make_balanced`, for a result that is made here."""
     return make_balanced(layout, make(lines), what, lines)
 
 
@@ -214,7 +214,7 @@ def pixel_unshuffle(call: Call) -> Decision:
 
 
 def multiples(factor: int, blocks: Sequence[Interval]) -> list[Interval]:
-    """What becomes the balanced blocks when several elements become one."""
+    """Intervals that become the balanced blocks when several elements become one."""
     parts = balanced_intervals(blocks[-1].stop // factor, len(blocks))
     return [Interval(part.start * factor, part.stop * factor) for part in parts]
 

@@ -59,16 +59,16 @@ class Repartition(Module):
 
     @property
     def P_x_to_y_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
-        """What this worker gives; see the class."""
+        """Parts that this worker gives; see the class."""
         return self._overlaps_of(self.P_x, self.P_y)
 
     @property
     def P_y_to_x_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
-        """What this worker gets; see the class."""
+        """Parts that this worker gets; see the class."""
         return self._overlaps_of(self.P_y, self.P_x)
 
     def _overlaps_of(self, P_mine: MPIPartition, P_theirs: MPIPartition) -> list[Overlap]:
-        """What this worker's block on one partition has of each block on the other."""
+        """Overlaps of this worker's block on one partition with each block on the other."""
         move = self._move
         if move is None or move.structure is None or not P_mine.active:
             return []

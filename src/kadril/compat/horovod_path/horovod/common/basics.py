@@ -215,7 +215,7 @@ class HorovodBasics:
         )
 
     def _checked(self, number: int) -> int:
-        """What a C function returned; ValueError with the library's words where it failed."""
+        """Check what a C function returned; ValueError with the library's words where it failed."""
         if number < 0:
             raise ValueError(self.MPI_LIB_CTYPES.kadril_last_error().decode())
         return number

@@ -70,7 +70,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 def _check_extension_lambda(
     ext_base_name: str, fn: Callable[[Any], Any], fn_desc: str, verbose: bool
 ) -> Any:
-    """What a function says of the module of a framework; None without the module, or if it fails.
+    """Ask a function about the module of a framework; None without the module, or if it fails.
 
     Args:
         ext_base_name: name of the framework, such as "torch".

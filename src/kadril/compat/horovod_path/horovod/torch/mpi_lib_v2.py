@@ -40,7 +40,7 @@ TYPES = (
 
 
 class Operands(NamedTuple):
-    """What an operation works on, and the memory that it uses; alive until it is done."""
+    """Tensors of an operation, and the memory that it uses; alive until it is done."""
 
     tensor: torch.Tensor
     output: torch.Tensor

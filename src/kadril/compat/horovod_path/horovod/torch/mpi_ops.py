@@ -25,7 +25,7 @@ _basics = HorovodBasics(__file__, "mpi_lib_v2")
 
 
 class HandleMap(MutableMapping[int, tuple[Any, ...]]):
-    """What operations under way work on: (tensor, output) by their handles.
+    """Tensors of operations under way: (tensor, output) by their handles.
 
     An operation is in it until it is synchronized. The tensor has the values as they were given to
     the engine; of a group it is a list. The output is None where it does not exist before the
