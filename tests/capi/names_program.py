@@ -130,7 +130,7 @@ def call_operations(basics: HorovodBasics) -> None:
 
 
 class Communicator:
-    """What `_comm_process_set_id` asks a communicator for; a real one is in `multi_comm.py`."""
+    """A communicator as `_comm_process_set_id` needs it; a real one is in `multi_comm.py`."""
 
     def allgather(self, value: int) -> list[int]:
         return list(hvd.allgather(torch.tensor([value])).tolist())

@@ -270,7 +270,7 @@ class Bucket:
         return flat
 
     def flatten(self, taken: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, bool]:
-        """As `collect`, and whether the result is a copy; None where there are no gradients."""
+        """The same as `collect`, and whether it is a copy; None where there are no gradients."""
         if len(taken) == 1:
             gradient = taken[0]
             if gradient is None:

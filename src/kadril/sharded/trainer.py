@@ -205,7 +205,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         return self._shards.owners()
 
     def parts_of(self, rank: int) -> dict[str, tuple[int, int]]:
-        """What a rank owns: for each parameter that it has some of, first and last-but-one element.
+        """Elements that a rank owns: (begin, end) for each parameter of which it has some.
 
         Elements count in the order in which the parameter's memory has them; `(0, numel)` is all of
         it. Every rank knows that of all ranks; nothing is sent.

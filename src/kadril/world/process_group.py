@@ -77,7 +77,7 @@ class Inheritance:
         self.group: Any = None
 
     def note(self) -> None:
-        """In the child of a fork: remember the group of the parent."""
+        """Remember the group of the parent, in the child of a fork."""
         module = initialized()
         self.group = None if module is None else module.group.WORLD
 

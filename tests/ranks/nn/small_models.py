@@ -25,7 +25,7 @@ Piece = Callable[["Pieces", torch.Tensor], Any]
 
 
 class Pieces(nn.Module):
-    """What pieces are made of; the parameters that a piece does not use are taken off."""
+    """Layers and parameters that pieces are made of; most pieces use few of them."""
 
     def __init__(self) -> None:
         super().__init__()

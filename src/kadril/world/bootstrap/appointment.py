@@ -38,7 +38,7 @@ WIPED = b"wiped"
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What the ranks agree on.
+    """Terms that the ranks agree on.
 
     Attributes:
         job: random name that no other world has.
