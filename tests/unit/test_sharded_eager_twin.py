@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 
-from kadril.sharded.eager_twin import eager_twin, plain_class
-from kadril.sharded.optimizers import ELEMENTWISE, MATRIX, is_of_torch, without_compiler
+from kadril.sharded.optimizer.eager_twin import eager_twin, plain_class
+from kadril.sharded.optimizer.optimizers import ELEMENTWISE, MATRIX, is_of_torch, without_compiler
 
 KINDS = [getattr(torch.optim, name) for name in sorted(ELEMENTWISE | MATRIX)]
 

@@ -8,9 +8,9 @@ import random
 import pytest
 import torch
 
-from kadril.sharded.layout import dims_in_memory, flat_order, shaped
-from kadril.sharded.plan import BUCKET_BYTES, LONE_BYTES, Entry, Plan, make_plan
-from kadril.sharded.rules import owners_of
+from kadril.sharded.ownership.layout import dims_in_memory, flat_order, shaped
+from kadril.sharded.ownership.plan import BUCKET_BYTES, LONE_BYTES, Entry, Plan, make_plan
+from kadril.sharded.ownership.rules import owners_of
 
 
 def entries_of(

@@ -13,10 +13,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from kadril import world as worlds
 from kadril.errors import NotInitializedError, StateError, UnsupportedError
-from kadril.sharded.joined_gradients import share_gradients
-from kadril.sharded.optimizers import OptimizerClass
-from kadril.sharded.parameter_list import Parameters
-from kadril.sharded.scaler_guard import ScalerGuard
+from kadril.sharded.optimizer.optimizers import OptimizerClass
+from kadril.sharded.optimizer.scaler_guard import ScalerGuard
+from kadril.sharded.ownership.parameter_list import Parameters
+from kadril.sharded.reduction.joined_gradients import share_gradients
 from kadril.sharded.trainer import POS_Trainer
 from kadril.world import World
 

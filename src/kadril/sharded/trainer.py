@@ -17,19 +17,12 @@ import torch
 
 from kadril import world as worlds
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.bucket import Scale
-from kadril.sharded.checkpoint import load_checkpoint, save_checkpoint
-from kadril.sharded.clip import clip_gradients, total_norm
-from kadril.sharded.courier import courier_for
-from kadril.sharded.given import GivenGradients
-from kadril.sharded.grad_notice import GradNotice, raw_grad
-from kadril.sharded.gradients import Gradients, ReducedGradients
+from kadril.sharded.checkpoint.directory import load_checkpoint, save_checkpoint
 from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.plan import Registration
-from kadril.sharded.graph_plan import GraphPlan
-from kadril.sharded.living import check_free, keep_track, own_transport
-from kadril.sharded.meeting import Wish
-from kadril.sharded.optimizers import (
+from kadril.sharded.graph.trainer_plan import GraphPlan
+from kadril.sharded.optimizer.clip import clip_gradients, total_norm
+from kadril.sharded.optimizer.optimizers import (
     OptimizerClass,
     check_parameters,
     choose_rule,
@@ -39,13 +32,26 @@ from kadril.sharded.optimizers import (
     may_fuse,
     without_compiler,
 )
-from kadril.sharded.options_digest import options_digest
-from kadril.sharded.parameter_list import Group, ParameterList, Parameters, read_groups
-from kadril.sharded.posted import PostedGradients
-from kadril.sharded.scaler_guard import ScalerGuard
-from kadril.sharded.shards import Shards
-from kadril.sharded.state import consolidate, load_state, own_state, put_state, read_state
-from kadril.sharded.stepping import scale_gradients, step_and_publish
+from kadril.sharded.optimizer.options_digest import options_digest
+from kadril.sharded.optimizer.scaler_guard import ScalerGuard
+from kadril.sharded.optimizer.stepping import scale_gradients, step_and_publish
+from kadril.sharded.ownership.bucket import Scale
+from kadril.sharded.ownership.living import check_free, keep_track, own_transport
+from kadril.sharded.ownership.parameter_list import Group, ParameterList, Parameters, read_groups
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.courier import courier_for
+from kadril.sharded.reduction.given import GivenGradients
+from kadril.sharded.reduction.grad_notice import GradNotice, raw_grad
+from kadril.sharded.reduction.gradients import Gradients, ReducedGradients
+from kadril.sharded.reduction.meeting import Wish
+from kadril.sharded.reduction.posted import PostedGradients
+from kadril.sharded.state.optimizer_state import (
+    consolidate,
+    load_state,
+    own_state,
+    put_state,
+    read_state,
+)
 from kadril.transport.base import Transport
 from kadril.world import World
 from kadril.world.heap import trim_heap

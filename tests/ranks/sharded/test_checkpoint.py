@@ -24,7 +24,8 @@ from sharded_kit import (
 )
 
 from kadril.errors import CheckpointError
-from kadril.sharded import POS_Trainer, checkpoint, shard_file
+from kadril.sharded import POS_Trainer
+from kadril.sharded.checkpoint import directory, shard_file
 from kadril.testing import Ranks, ranks
 from kadril.world import World
 
@@ -206,7 +207,7 @@ def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
         sync(descriptor)
 
     if world.rank == victim:
-        for module in (shard_file, checkpoint):
+        for module in (shard_file, directory):
             module.os.fsync = die
     trainer.save(path, {"number": 2})
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from kadril.errors import MismatchError
 from kadril.sharded import POS_Trainer
-from kadril.sharded.grad_notice import raw_grad
 from kadril.sharded.graph import backward, kadril_backend, optimize_for
+from kadril.sharded.reduction.grad_notice import raw_grad
 from kadril.testing import ranks
 from kadril.world import World
 

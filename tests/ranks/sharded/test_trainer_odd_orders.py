@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from kadril.errors import MismatchError, StateError, UnsupportedError
-from kadril.sharded import POS_Trainer, shards
+from kadril.sharded import POS_Trainer
+from kadril.sharded.ownership import shards
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import torch
 
 from kadril.errors import KadrilError, MismatchError
-from kadril.sharded.grad_notice import raw_grad
 from kadril.sharded.graph.plan import Registration, registration
+from kadril.sharded.reduction.grad_notice import raw_grad
 
 __all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
 

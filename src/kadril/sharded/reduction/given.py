@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from kadril.errors import MismatchError
-from kadril.sharded.bucket import Bucket, check_layout
-from kadril.sharded.layout import flat_order
-from kadril.sharded.meeting import Wish, meet
-from kadril.sharded.shards import Shards
+from kadril.sharded.ownership.bucket import Bucket, check_layout
+from kadril.sharded.ownership.layout import flat_order
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.meeting import Wish, meet
 from kadril.transport.small import allgather_bytes
 
 __all__ = ["GivenGradients"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from kadril.errors import StateError
-from kadril.sharded.gradients import ReducedGradients
 from kadril.sharded.graph.plan import Registration, note_change, register_plan
-from kadril.sharded.shards import Shards
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.gradients import ReducedGradients
 
 __all__ = ["GraphPlan"]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checksum import checksum
+from kadril.sharded.checkpoint.checksum import checksum
 
 __all__ = ["METADATA", "Sums", "name_of_sums", "own_sums", "write_sums"]
 

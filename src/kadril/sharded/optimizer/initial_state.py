@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kadril.sharded.optimizers import is_of_torch
+from kadril.sharded.optimizer.optimizers import is_of_torch
 
 __all__ = ["initial_values"]
 

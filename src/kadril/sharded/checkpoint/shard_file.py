@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checksum import checksum
-from kadril.sharded.stored import StoredPiece, StoredValue
+from kadril.sharded.checkpoint.checksum import checksum
+from kadril.sharded.state.stored import StoredPiece, StoredValue
 
 __all__ = ["ShardFile", "check_number", "write_shard"]
 

@@ -37,12 +37,12 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from kadril.errors import MismatchError
-from kadril.sharded.bucket import Bucket, Scale, Scratch, check_layout
-from kadril.sharded.courier import Courier
-from kadril.sharded.grad_notice import layout_of_grad, raw_grad
-from kadril.sharded.layout import flat_order, shaped
-from kadril.sharded.meeting import Agreement, Wish, meet
-from kadril.sharded.shards import Shards
+from kadril.sharded.ownership.bucket import Bucket, Scale, Scratch, check_layout
+from kadril.sharded.ownership.layout import flat_order, shaped
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.courier import Courier
+from kadril.sharded.reduction.grad_notice import layout_of_grad, raw_grad
+from kadril.sharded.reduction.meeting import Agreement, Wish, meet
 from kadril.transport.small import allgather_bytes
 
 __all__ = ["Gradients", "ReducedGradients"]

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.grad_notice import raw_grad
-from kadril.sharded.layout import flat_order, shaped, strides_in_memory
-from kadril.sharded.memory import scratch_bytes
-from kadril.sharded.plan import BucketPlan, Entry, Piece
+from kadril.sharded.ownership.layout import flat_order, shaped, strides_in_memory
+from kadril.sharded.ownership.memory import scratch_bytes
+from kadril.sharded.ownership.plan import BucketPlan, Entry, Piece
+from kadril.sharded.reduction.grad_notice import raw_grad
 from kadril.transport.base import Transport
 
 __all__ = ["Bucket", "OwnPiece", "Scale", "Scratch"]

@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from kadril.sharded.checkpoint import sync_directory, told_in_the_log
-from kadril.sharded.checksum import checksum
-from kadril.sharded.dcp_sums import METADATA, name_of_sums, own_sums, write_sums
+from kadril.sharded.checkpoint.checksum import checksum
+from kadril.sharded.checkpoint.dcp_sums import METADATA, name_of_sums, own_sums, write_sums
+from kadril.sharded.checkpoint.directory import sync_directory, told_in_the_log
 
 __all__ = ["AtomicWriter", "is_own_name"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from kadril.errors import UnsupportedError
-from kadril.sharded.eager_twin import OptimizerClass, eager_twin, plain_class
-from kadril.sharded.parameter_list import Group, ParameterList
+from kadril.sharded.optimizer.eager_twin import OptimizerClass, eager_twin, plain_class
+from kadril.sharded.ownership.parameter_list import Group, ParameterList
 
 __all__ = [
     "OptimizerClass",

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from kadril.sharded.rules import RULES, owners_of
+from kadril.sharded.ownership.rules import RULES, owners_of
 
 __all__ = ["BucketPlan", "Entry", "Piece", "Plan", "make_plan"]
 

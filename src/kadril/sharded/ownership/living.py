@@ -7,8 +7,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from kadril.errors import StateError
-from kadril.sharded.agreement import raise_together
-from kadril.sharded.parameter_list import ParameterList
+from kadril.sharded.ownership.agreement import raise_together
+from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.transport.base import Transport
 from kadril.world import World
 

@@ -27,13 +27,13 @@ from collections.abc import Sequence
 import torch
 
 from kadril import _native
-from kadril.sharded.bucket import Bucket, Scale
-from kadril.sharded.courier import Courier
-from kadril.sharded.gradients import ReducedGradients
-from kadril.sharded.meeting import Agreement, Wish
-from kadril.sharded.outbox import CutBucket, cut_bucket, most_queued_bytes, open_outbox
-from kadril.sharded.shards import Shards
-from kadril.sharded.spare import SpareMemory, has_one_holder
+from kadril.sharded.ownership.bucket import Bucket, Scale
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.courier import Courier
+from kadril.sharded.reduction.gradients import ReducedGradients
+from kadril.sharded.reduction.meeting import Agreement, Wish
+from kadril.sharded.reduction.outbox import CutBucket, cut_bucket, most_queued_bytes, open_outbox
+from kadril.sharded.reduction.spare import SpareMemory, has_one_holder
 from kadril.transport.buffer import TORCH_DTYPES
 
 __all__ = ["PostedGradients"]

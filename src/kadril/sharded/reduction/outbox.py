@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kadril import _native
-from kadril.sharded.bucket import Bucket
-from kadril.sharded.memory import share_block
-from kadril.sharded.plan import LINE_BYTES
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.memory import share_block
+from kadril.sharded.ownership.plan import LINE_BYTES
 from kadril.transport.base import Transport
 
 __all__ = ["CutBucket", "cut_bucket", "most_queued_bytes", "open_outbox"]

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.boxes import Box, boxes_of
-from kadril.sharded.layout import shaped
+from kadril.sharded.checkpoint.boxes import Box, boxes_of
+from kadril.sharded.ownership.layout import shaped
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from kadril.sharded.bucket import Bucket
-from kadril.sharded.courier import Courier
-from kadril.sharded.optimizers import is_of_torch
-from kadril.sharded.shards import Shards
+from kadril.sharded.optimizer.optimizers import is_of_torch
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.courier import Courier
 
 __all__ = ["scale_gradients", "step_and_publish"]
 

@@ -1,0 +1,1 @@
+"""Checkpoints: kadril's own format, and that of torch.distributed.checkpoint."""

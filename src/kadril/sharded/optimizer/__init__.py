@@ -1,0 +1,1 @@
+"""The optimizer of this rank's pieces, and what its step needs."""

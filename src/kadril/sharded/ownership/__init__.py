@@ -1,0 +1,1 @@
+"""Who owns what: parameters, cut into pieces that belong to ranks, and the memory they lie in."""
