@@ -8,18 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from conv_kit import (
-    Case,
-    arranged,
-    assert_all_equal,
-    balanced_block,
-    block,
-    blocks_of,
-    gradients,
-    partitions,
-    with_whole_numbers,
-)
+from conv_kit import assert_all_equal, gradients, with_whole_numbers
 from hypothesis import strategies as st
+from partition_kit import Case, block, blocks_of, grid, grids_up_to
 
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d, DistributedConv3d
 from kadril.nn.conv.transpose import (
@@ -50,7 +41,7 @@ MODES = ["zeros", "zeros", "reflect", "replicate", "circular"]
 @st.composite
 def feature_cases(draw: st.DrawFn, size: int) -> Case:
     num_spatial = draw(st.integers(1, 3))
-    partition = draw(st.sampled_from(partitions(size, num_spatial + 1)))
+    partition = draw(st.sampled_from(grids_up_to(size, num_spatial + 1)))
     partition = (partition[0], 1, *partition[1:])
     mode = draw(st.sampled_from(MODES))
     word = draw(st.sampled_from([None, None, None, None, None, "same", "valid"]))
@@ -72,9 +63,9 @@ def feature_cases(draw: st.DrawFn, size: int) -> Case:
     return Case(
         partition,
         tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-        in_channels,
-        groups * draw(st.integers(1, 2)),
         {
+            "in_channels": in_channels,
+            "out_channels": groups * draw(st.integers(1, 2)),
             "kernel_size": tuple(kernel),
             "stride": tuple(stride),
             "dilation": tuple(dilation),
@@ -89,7 +80,7 @@ def feature_cases(draw: st.DrawFn, size: int) -> Case:
 @st.composite
 def transpose_cases(draw: st.DrawFn, size: int) -> Case:
     num_spatial = draw(st.integers(1, 3))
-    partition = draw(st.sampled_from(partitions(size, num_spatial + 1)))
+    partition = draw(st.sampled_from(grids_up_to(size, num_spatial + 1)))
     partition = (partition[0], 1, *partition[1:])
     kernel, stride, dilation, padding, extra, spatial = [], [], [], [], [], []
     for length in partition[2:]:
@@ -107,9 +98,9 @@ def transpose_cases(draw: st.DrawFn, size: int) -> Case:
     return Case(
         partition,
         tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-        in_channels,
-        groups * draw(st.integers(1, 2)),
         {
+            "in_channels": in_channels,
+            "out_channels": groups * draw(st.integers(1, 2)),
             "kernel_size": tuple(kernel),
             "stride": tuple(stride),
             "dilation": tuple(dilation),
@@ -132,9 +123,9 @@ def check_drawn(cases: Sequence[Drawn], check: Callable[[Drawn], None]) -> None:
 
 def check_twin(world: World, case: Case, layers: Layers) -> None:
     """Compare with the torch layer: output, and all gradients; then the dot-product test."""
-    P_x = arranged(world, case.partition)
-    ordinary, partitioned = layers[case.num_spatial]
-    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
+    P_x = grid(world, case.partition)
+    ordinary, partitioned = layers[len(case.partition) - 2]
+    layer = with_whole_numbers(ordinary(**case.settings))
     twin = partitioned.of(copy.deepcopy(layer), P_x)
     x = integer_valued(case.shape, seed=11).requires_grad_()
     with warnings.catch_warnings():
@@ -150,11 +141,11 @@ def check_twin(world: World, case: Case, layers: Layers) -> None:
     got = twin(mine)
     assert torch.equal(mine, before)
     if P_x.active:
-        assert torch.equal(got, balanced_block(y.detach(), P_x))
+        assert torch.equal(got, block(y.detach(), P_x))
         assert got.is_contiguous()
     else:
         assert got.numel() == 0
-    got.backward(balanced_block(pull, P_x) if P_x.active else torch.zeros_like(got))
+    got.backward(block(pull, P_x) if P_x.active else torch.zeros_like(got))
     assert mine.grad is not None
     assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))
     if P_x.active:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from conv_cases import CONVOLUTIONS, Layers
-from conv_kit import (
-    Case,
-    balanced_block,
-    block,
-    blocks_of,
-    partitions,
-    volume,
-    with_whole_numbers,
-)
+from conv_kit import with_whole_numbers
 from hypothesis import strategies as st
+from partition_kit import Case, block, blocks_of, grid, grids_up_to
 
 from kadril.nn.conv.window import TransposedWindow
-from kadril.partition import Partition, world_partition
+from kadril.partition import Partition
 from kadril.testing import check_autograd_adjoint, integer_valued
 from kadril.world import World
 
@@ -34,7 +28,7 @@ class GeneralCase(NamedTuple):
 @st.composite
 def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
     num_spatial = draw(st.integers(1, 3))
-    shape = draw(st.sampled_from(partitions(size, num_spatial + 3)))
+    shape = draw(st.sampled_from(grids_up_to(size, num_spatial + 3)))
     num_batch, num_out, num_in, *lengths = shape
     groups = draw(st.integers(1, 4))
     least_in, least_out = -(-num_in // groups), -(-num_out // groups)
@@ -49,15 +43,15 @@ def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
         spatial.append(draw(st.integers(least, least + 3)))
     sizes = [draw(st.integers(num_batch, num_batch + 1)), in_channels, *spatial]
     partition = (num_batch, num_in, *lengths)
-    rest = volume(lengths) * num_batch
-    firsts = (size - rest * num_in, size - rest * num_out, size - volume(shape))
+    rest = math.prod(lengths) * num_batch
+    firsts = (size - rest * num_in, size - rest * num_out, size - math.prod(shape))
     return GeneralCase(
         Case(
             partition,
             tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
-            in_channels,
-            out_channels,
             {
+                "in_channels": in_channels,
+                "out_channels": out_channels,
                 "kernel_size": tuple(kernel),
                 "stride": tuple(stride),
                 "padding": tuple(padding),
@@ -75,7 +69,8 @@ def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
 def general_transpose_cases(draw: st.DrawFn, size: int) -> GeneralCase:
     """Transposed, on the same partitions."""
     given = draw(general_cases(size))
-    kept = {name: given.case.settings[name] for name in ("kernel_size", "stride", "groups", "bias")}
+    names = ("in_channels", "out_channels", "kernel_size", "stride", "groups", "bias")
+    kept = {name: given.case.settings[name] for name in names}
     blocks = list(given.case.blocks[:2])
     padding, extra, dilation = [], [], []
     for kernel, stride, length in zip(
@@ -96,19 +91,14 @@ def general_transpose_cases(draw: st.DrawFn, size: int) -> GeneralCase:
     return given._replace(case=given.case._replace(blocks=tuple(blocks), settings=settings))
 
 
-def partition_from(world: World, first: int, shape: tuple[int, ...]) -> Partition:
-    workers = world_partition(world).create_partition_inclusive(range(first, first + volume(shape)))
-    return workers.create_cartesian_topology_partition(shape)
-
-
 def place(world: World, given: GeneralCase) -> tuple[Partition, Partition, Partition]:
     """P_x, P_y and P_w, on ranks that may be others for each."""
     num_batch, num_in, *lengths = given.case.partition
     weight = (num_batch, given.num_out, num_in, *lengths)
     return (
-        partition_from(world, given.firsts[0], given.case.partition),
-        partition_from(world, given.firsts[1], (num_batch, given.num_out, *lengths)),
-        partition_from(world, given.firsts[2], weight if num_batch > 1 else weight[1:]),
+        grid(world, given.case.partition, given.firsts[0]),
+        grid(world, (num_batch, given.num_out, *lengths), given.firsts[1]),
+        grid(world, weight if num_batch > 1 else weight[1:], given.firsts[2]),
     )
 
 
@@ -116,8 +106,8 @@ def check_general(world: World, given: GeneralCase, layers: Layers = CONVOLUTION
     """Compare with the torch layer: output, all gradients, state; then the dot-product test."""
     case = given.case
     P_x, P_y, P_w = place(world, given)
-    ordinary, partitioned = layers[case.num_spatial]
-    layer = with_whole_numbers(ordinary(case.in_channels, case.out_channels, **case.settings))
+    ordinary, partitioned = layers[len(case.partition) - 2]
+    layer = with_whole_numbers(ordinary(**case.settings))
     twin = partitioned.of(layer, P_x, P_y, P_w)
     x = integer_valued(case.shape, seed=11).requires_grad_()
     y = layer(x)
@@ -128,10 +118,10 @@ def check_general(world: World, given: GeneralCase, layers: Layers = CONVOLUTION
     mine = block(x.detach(), P_x, case.blocks).requires_grad_()
     got = twin(mine)
     if P_y.active:
-        assert torch.equal(got, balanced_block(y.detach(), P_y))
+        assert torch.equal(got, block(y.detach(), P_y))
     else:
         assert got.numel() == 0
-    got.backward(balanced_block(pull, P_y) if P_y.active else torch.zeros_like(got))
+    got.backward(block(pull, P_y) if P_y.active else torch.zeros_like(got))
     if P_x.active:
         assert mine.grad is not None
         assert torch.equal(mine.grad, block(x.grad, P_x, case.blocks))

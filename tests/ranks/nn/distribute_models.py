@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from kadril.nn.distribution.distribute import DistributedModel, distribute, join, split
-from kadril.partition import Partition, world_partition
+from kadril.partition import Partition
 from kadril.testing import integer_valued
-from kadril.world import World
 
-__all__ = ["LeNet", "ResNet", "UNet", "arranged", "check_same", "make_exact"]
+__all__ = ["LeNet", "ResNet", "UNet", "check_same", "make_exact"]
 
 
 class LeNet(nn.Module):
@@ -94,10 +92,6 @@ class ResNet(nn.Module):
         x = x * torch.sigmoid(self.gate(self.pool(x)))
         y: torch.Tensor = self.head(torch.flatten(self.pool(x), 1))
         return y
-
-
-def arranged(world: World, shape: Sequence[int]) -> Partition:
-    return world_partition(world).create_cartesian_topology_partition(shape)
 
 
 def make_exact(model: nn.Module) -> nn.Module:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from distribute_models import arranged, check_same, make_exact
+from distribute_models import check_same, make_exact
+from partition_kit import grid
 from torch import nn
 
 from kadril.nn.distribution.distribute import DistributeError, distribute
@@ -73,7 +74,7 @@ def check_functions(
             x = integer_valued(SHAPE, seed=7)
         for shape in partitions(world):
             try:
-                check_same(model, arranged(world, shape), x, bound, **options)
+                check_same(model, grid(world, shape), x, bound, **options)
             except Exception as error:
                 raise AssertionError(f"{name} on {shape}: {error}") from error
 
@@ -85,7 +86,7 @@ def check_refusals(world: World, cases: Mapping[str, tuple[str, Any, Mapping[str
         world: of the test.
         cases: pattern of the message, function and members of each.
     """
-    P = arranged(world, partitions(world)[-1])
+    P = grid(world, partitions(world)[-1])
     for name, (pattern, function, members) in cases.items():
         model = Applied(function, members).double()
         with pytest.raises(DistributeError) as caught:

@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable
 
 import torch
-from cuts_kit import Sizes, U, cut, error
+from partition_kit import Blocks, block
+from rounding_kit import U, error
 
 from kadril.nn.norm.batch import DistributedBatchNorm
 from kadril.nn.norm.group import DistributedGroupNorm
@@ -26,7 +27,7 @@ def randomize(layer: torch.nn.Module) -> torch.nn.Module:
 
 
 def compare(
-    P_x: Partition, sequential: torch.nn.Module, make: Make, x: torch.Tensor, sizes: Sizes | None
+    P_x: Partition, sequential: torch.nn.Module, make: Make, x: torch.Tensor, sizes: Blocks | None
 ) -> None:
     """One step of both layers: results, gradients, parameters' gradients, buffers.
 
@@ -42,21 +43,21 @@ def compare(
     whole = x.clone().requires_grad_()
     expected = sequential(whole)
     expected.backward(g)
-    mine = cut(x, P_x, sizes).requires_grad_()
+    mine = block(x, P_x, sizes).requires_grad_()
     got = twin(mine)
     if not P_x.active:
         assert got.numel() == 0
         return
-    got.backward(cut(g, P_x, sizes))
+    got.backward(block(g, P_x, sizes))
     weight = 2.5
     m = (float(expected.detach().abs().max()) + weight) / 0.25 if x.numel() else 1.0
     off = 16 * x.numel() * U
     # Inputs are whole numbers: variances are either 0 or at least 1 / n^2, seldom below 1 here.
     s = max(1.0, float(whole.grad.abs().max())) if whole.grad is not None else 1.0
-    assert error(got.detach(), cut(expected.detach(), P_x, sizes)) <= off * (1 + weight * m)
+    assert error(got.detach(), block(expected.detach(), P_x, sizes)) <= off * (1 + weight * m)
     assert whole.grad is not None
     bound = off * s * weight * 8 * (1 + m * m)
-    assert error(mine.grad, cut(whole.grad, P_x, sizes)) <= bound
+    assert error(mine.grad, block(whole.grad, P_x, sizes)) <= bound
     for (name, parameter), other in zip(
         twin.named_parameters(), sequential.parameters(), strict=True
     ):

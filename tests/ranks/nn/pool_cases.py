@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 import torch
-from box_kit import Case, arranged, balanced, has_enough, held, run, sequential, some_input
+from box_kit import has_enough, run, sequential, some_input
+from partition_kit import Case, block, grid
 
 from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
 from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
@@ -49,9 +50,9 @@ def some_pool(random: Random, num_workers: int, is_max: bool) -> Case | None:
         return None
     # A dilated kernel may have all its elements in the padding; torch then gives the gradient of
     # that maximum to an element beyond the channel's memory.
-    if is_max and not torch_class(**settings)(torch.zeros(given.sizes)).isfinite().all():
+    if is_max and not torch_class(**settings)(torch.zeros(given.shape)).isfinite().all():
         return None
-    return Case(*given, {"num_spatial": num_spatial, **settings})
+    return given._replace(settings={"num_spatial": num_spatial, **settings})
 
 
 def check_pool(world: World, case: Case, is_max: bool) -> None:
@@ -59,13 +60,13 @@ def check_pool(world: World, case: Case, is_max: bool) -> None:
     given = dict(case.settings)
     num_spatial = given.pop("num_spatial")
     torch_class, twin_class = (MAX if is_max else AVG)[num_spatial]
-    x = integer_valued(case.sizes, seed=4)
+    x = integer_valued(case.shape, seed=4)
     reference = sequential(torch_class(**given), x, 1 if is_max else FACTOR[num_spatial])
-    P_x = arranged(world, case.shape)
+    P_x = grid(world, case.partition)
     twin = twin_class.of(torch_class(**given), P_x)
-    y, x_grad = run(twin, held(x, P_x, case), balanced(reference.y_grad, P_x))
+    y, x_grad = run(twin, block(x, P_x, case.blocks), block(reference.y_grad, P_x))
     if not P_x.active:
         assert y.numel() == 0
         return
-    assert torch.equal(y, balanced(reference.y, P_x)), case
-    assert torch.equal(x_grad, held(reference.x_grad, P_x, case)), case
+    assert torch.equal(y, block(reference.y, P_x)), case
+    assert torch.equal(x_grad, block(reference.x_grad, P_x, case.blocks)), case

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from box_kit import arranged
 from conv_kit import with_whole_numbers
 from inductor_kit import inductor
+from partition_kit import grid
 from torch import nn
 
 import kadril.nn as knn
@@ -75,7 +75,7 @@ def check_same(model: nn.Module, compiled: Any, P_x: Partition) -> None:
 @ranks(2)
 def test_compiled_models(world: World, backend: str) -> None:
     """They failed within Dynamo: AssertionError: Expected np.nditer base."""
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     twin = knn.distribute(ordinary(), P_x, torch.zeros(2, 2, 8, 6, dtype=torch.float64))
     for model in (twin, layer_by_layer(P_x)):
         check_same(model, torch.compile(model, backend=backend), P_x)
@@ -85,7 +85,7 @@ def test_compiled_models(world: World, backend: str) -> None:
 @ranks(2)
 def test_what_is_between_layers_is_compiled(world: World) -> None:
     """And nothing of what communicates."""
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -109,7 +109,7 @@ def test_what_is_between_layers_is_compiled(world: World) -> None:
 
 @ranks(2)
 def test_compiled_by_inductor(world: World, tmp_path: Path) -> None:
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     model = layer_by_layer(P_x)
     x = knn.split(integer_valued((2, 2, 8, 6), seed=3), P_x)
     parameters = list(model.parameters())

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from conv_cases import CONVOLUTIONS, MODES, check_drawn, check_twin, feature_cases
-from conv_kit import Case, arranged, balanced_block, block, draw_cases, with_whole_numbers
+from conv_kit import with_whole_numbers
+from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.layers import (
@@ -20,8 +21,6 @@ from kadril.ops.structure import agree
 from kadril.partition import balanced_sizes, world_partition
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
-
-TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -47,12 +46,16 @@ def test_all_padding_modes_on_all_transports(world: World) -> None:
                 tuple(balanced_sizes(size, length))
                 for size, length in zip((2, 3, 5, 9), partition, strict=True)
             )
-            check_twin(world, Case(partition, blocks, 3, 2, settings), CONVOLUTIONS)
+            check_twin(
+                world,
+                Case(partition, blocks, {"in_channels": 3, "out_channels": 2, **settings}),
+                CONVOLUTIONS,
+            )
 
 
 @ranks(3)
 def test_parameters_begin_alike_and_are_those_of_the_ordinary_layer(world: World) -> None:
-    P_x = arranged(world, (1, 1, 3, 1))
+    P_x = grid(world, (1, 1, 3, 1))
     torch.manual_seed(world.rank)
     layer = DistributedConv2d(P_x, 4, 6, 3, 2, 1, 1, 2, False, "reflect", dtype=torch.float64)
     assert isinstance(layer, DistributedFeatureConv2d)
@@ -76,7 +79,7 @@ def test_no_data_is_moved_or_copied_where_each_has_what_it_needs(world: World) -
         ((2, 1, 1, 1), (3, 2, 1)),
         ((1, 1, 2, 1), (2, 2)),
     ]:
-        P_x = arranged(world, partition)
+        P_x = grid(world, partition)
         layer = DistributedConv2d.of(torch.nn.Conv2d(3, 3, *arguments), P_x)
         shape = [4 // partition[0], 3, 8 // partition[2], 8]
         x = torch.zeros(shape)
@@ -89,7 +92,7 @@ def test_no_data_is_moved_or_copied_where_each_has_what_it_needs(world: World) -
 @ranks(2)
 def test_gradient_reaches_a_rank_whose_input_needs_none(world: World) -> None:
     """All ranks have to be there for the adjoint of the exchange, one with a constant too."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, bias=False).requires_grad_(False))
     twin = DistributedConv1d.of(layer, P_x)
     x = torch.ones(1, 1, 4, dtype=torch.float64, requires_grad=world.rank == 0)
@@ -106,18 +109,18 @@ def test_gradient_reaches_a_rank_whose_input_needs_none(world: World) -> None:
 @ranks(2)
 def test_block_that_changes_on_one_rank_only(world: World) -> None:
     """What is exchanged follows from the blocks of all ranks, at every call."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, padding=1))
     twin = DistributedConv1d.of(layer, P_x)
     for last in (3, 5, 3, 1, 8):
         x = integer_valued((1, 1, 4 + last), seed=last)
         got = twin(block(x, P_x, [(1,), (1,), (4, last)]))
-        assert torch.equal(got, balanced_block(layer(x), P_x))
+        assert torch.equal(got, block(layer(x), P_x))
 
 
 @ranks(2)
 def test_half_precision_by_autocast(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     twin = DistributedConv1d.of(torch.nn.Conv1d(1, 1, 3, padding=1), P_x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = twin(torch.ones(1, 1, 4))
@@ -131,7 +134,7 @@ def test_half_precision_by_autocast(world: World) -> None:
 @ranks(3)
 def test_bad_input(world: World) -> None:
     """Errors on all ranks, before anything is moved; the layer works afterwards."""
-    P_x = arranged(world, (1, 1, 3, 1))
+    P_x = grid(world, (1, 1, 3, 1))
     layer = DistributedConv2d(P_x, 2, 4, (5, 1), padding=(1, 0))
     good = torch.zeros(1, 2, 3, 4)
     odd = world.rank == 1
@@ -148,7 +151,7 @@ def test_bad_input(world: World) -> None:
             layer(x)
     assert layer(good).shape == (1, 4, 3 if world.rank == 0 else 2, 4)
     for mode, match in [("reflect", "needs at least 4 elements"), ("circular", "more than once")]:
-        other = DistributedConv1d(arranged(world, (1, 1, 3)), 1, 1, 1, padding=3, padding_mode=mode)
+        other = DistributedConv1d(grid(world, (1, 1, 3)), 1, 1, 1, padding=3, padding_mode=mode)
         with pytest.raises(ValueError, match=match):
             other(torch.zeros(1, 1, int(world.rank < 2)))
 
@@ -156,13 +159,13 @@ def test_bad_input(world: World) -> None:
 @ranks(3)
 def test_partitions_that_do_not_fit(world: World) -> None:
     with pytest.raises(ValueError, match="P_x has shape 1 x 1 x 3; it needs 4 axes"):
-        DistributedConv2d(arranged(world, (1, 1, 3)), 1, 1, 3)
+        DistributedConv2d(grid(world, (1, 1, 3)), 1, 1, 3)
     with pytest.raises(ValueError, match="axis 1 of P_x = 1 x 3 x 1 splits the channels"):
-        DistributedConv1d(arranged(world, (1, 3, 1)), 3, 3, 3)
+        DistributedConv1d(grid(world, (1, 3, 1)), 3, 3, 3)
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Conv1d, got Conv2d"):
-        DistributedConv1d.of(torch.nn.Conv2d(1, 1, 1), arranged(world, (1, 1, 3)))
+        DistributedConv1d.of(torch.nn.Conv2d(1, 1, 1), grid(world, (1, 1, 3)))
     with pytest.raises(ValueError, match="divisible by groups"):
-        DistributedConv1d(arranged(world, (1, 1, 3)), 3, 3, 3, groups=2)
+        DistributedConv1d(grid(world, (1, 1, 3)), 3, 3, 3, groups=2)
     P_x = world_partition(world).create_partition_inclusive([0, 2])
     P_x = P_x.create_cartesian_topology_partition((1, 1, 2))
     layer = DistributedConv1d(P_x, 1, 1, 3, padding=1)
@@ -176,7 +179,7 @@ def test_partitions_that_do_not_fit(world: World) -> None:
 @ranks(2)
 def test_different_layers_on_different_ranks(world: World) -> None:
     """Found by the names of the calls, or by messages of different lengths; on all ranks."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     for here, there in [
         ({"kernel_size": 3}, {"kernel_size": 5}),
         ({"kernel_size": 5, "dilation": 2}, {"kernel_size": 5}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conv_cases import check_drawn
 from conv_general_cases import GeneralCase, check_general, general_cases
-from conv_kit import Case, arranged, draw_cases
+from partition_kit import TRANSPORTS, Case, draw_cases, grid
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.groups import pieces_of
@@ -22,8 +22,6 @@ from kadril.ops import zero_volume_tensor
 from kadril.partition import Interval
 from kadril.testing import ranks
 from kadril.world import World
-
-TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
 
 
 @ranks(1, 2, 3, 4)
@@ -43,7 +41,9 @@ def test_channels_and_space_on_all_transports(world: World) -> None:
     ]:
         num_batch, _, length = partition
         blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
-        case = Case(partition, blocks, 5, 3, {**settings, "groups": 1})
+        case = Case(
+            partition, blocks, {"in_channels": 5, "out_channels": 3, **settings, "groups": 1}
+        )
         check_general(world, GeneralCase(case, num_out, (0, 0, 0)))
 
 
@@ -77,7 +77,7 @@ def test_pieces_of_groups_cover_every_connection_once() -> None:
 
 @ranks(4)
 def test_form_follows_from_the_partitions(world: World) -> None:
-    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
+    P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
     torch.manual_seed(world.rank)
     layer = DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
     assert type(layer) is DistributedChannelConv1d
@@ -88,7 +88,7 @@ def test_form_follows_from_the_partitions(world: World) -> None:
         assert torch.equal(layer.state_dict()[name], whole), "drawn by the first worker"
     assert layer.weight is not None
     assert layer.weight.shape == (3 if world.rank < 2 else 2, 2 if world.rank % 2 == 0 else 1, 3)
-    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
+    P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
     assert type(DistributedConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)) is DistributedGeneralConv1d
     with pytest.raises(ValueError, match="splits spatial dims too"):
         DistributedChannelConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
@@ -97,7 +97,7 @@ def test_form_follows_from_the_partitions(world: World) -> None:
 @ranks(4)
 def test_state_saved_on_one_partition_loads_on_others(world: World) -> None:
     places = [((1, 2, 1), (1, 2, 1), (2, 2, 1)), ((1, 3, 1), (1, 1, 1), (1, 3, 1))]
-    shapes = [tuple(arranged(world, shape) for shape in three) for three in places]
+    shapes = [tuple(grid(world, shape) for shape in three) for three in places]
     first, second = (
         DistributedConv1d(P_x, 6, 3, 2, groups=3, P_y=P_y, P_w=P_w) for P_x, P_y, P_w in shapes
     )
@@ -123,7 +123,7 @@ def test_state_saved_on_one_partition_loads_on_others(world: World) -> None:
 def test_bad_input(world: World) -> None:
     """Errors on all ranks, those that hold nothing of the input included."""
     shapes = [(1, 2, 1), (1, 2, 1), (2, 2, 1)]
-    P_x, P_y, P_w = (arranged(world, shape) for shape in shapes)
+    P_x, P_y, P_w = (grid(world, shape) for shape in shapes)
     layer = DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
     nothing = zero_volume_tensor()
     for shape, error, match in [
@@ -140,8 +140,8 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="give both P_y"):
         DistributedConv1d(P_x, 3, 5, 3, P_y=P_y)
     with pytest.raises(ValueError, match=r"need P_w = 2 x 2 x 1,.* got 1 x 4 x 1"):
-        DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=arranged(world, (1, 4, 1)))
+        DistributedConv1d(P_x, 3, 5, 3, P_y=P_y, P_w=grid(world, (1, 4, 1)))
     with pytest.raises(ValueError, match="may differ in axis 1"):
-        DistributedConv1d(P_x, 3, 5, 3, P_y=arranged(world, (1, 2, 2)), P_w=P_w)
+        DistributedConv1d(P_x, 3, 5, 3, P_y=grid(world, (1, 2, 2)), P_w=P_w)
     with pytest.raises(ValueError, match="out_channels=1 are too few for 2 workers along axis 1"):
         DistributedConv1d(P_x, 3, 1, 3, P_y=P_y, P_w=P_w)

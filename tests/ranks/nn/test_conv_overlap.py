@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,24 +12,15 @@ from typing import Any
 import pytest
 import torch
 from conv_cases import CONVOLUTIONS, Layers, check_drawn, check_twin
-from conv_kit import (
-    Case,
-    arranged,
-    balanced_block,
-    draw_cases,
-    partitions,
-    volume,
-    with_whole_numbers,
-)
+from conv_kit import with_whole_numbers
 from hypothesis import strategies as st
+from partition_kit import TRANSPORTS, Case, block, draw_cases, grid, grids_up_to
 
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d
 from kadril.nn.conv.overlap import run_beside
 from kadril.partition import balanced_sizes
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
-
-TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
 
 
 def overlapping(made: list[Any]) -> Layers:
@@ -53,8 +45,8 @@ def lies(layer: Any) -> bool:
 def lying_cases(draw: st.DrawFn, size: int) -> Case:
     """As many outputs as inputs, or half as many; halos may reach over several workers."""
     num_spatial = draw(st.integers(1, 3))
-    fitting = partitions(size, num_spatial + 1)
-    split = [shape for shape in fitting if volume(shape[1:]) > 1]
+    fitting = grids_up_to(size, num_spatial + 1)
+    split = [shape for shape in fitting if math.prod(shape[1:]) > 1]
     partition = draw(st.sampled_from(split or fitting))
     partition = (partition[0], 1, *partition[1:])
     # One rank has something to exchange only with itself.
@@ -74,9 +66,9 @@ def lying_cases(draw: st.DrawFn, size: int) -> Case:
     return Case(
         partition,
         tuple(tuple(balanced_sizes(each, n)) for each, n in zip(sizes, partition, strict=True)),
-        in_channels,
-        groups * draw(st.integers(1, 2)),
         {
+            "in_channels": in_channels,
+            "out_channels": groups * draw(st.integers(1, 2)),
             "kernel_size": tuple(kernel),
             "stride": tuple(stride),
             "dilation": tuple(dilation),
@@ -108,7 +100,9 @@ def test_corners_on_all_transports(world: World) -> None:
                 tuple(balanced_sizes(size, length))
                 for size, length in zip((2, 3, 6, 9), partition, strict=True)
             )
-            case = Case(partition, blocks, 3, 2, {**settings, "bias": True})
+            case = Case(
+                partition, blocks, {"in_channels": 3, "out_channels": 2, **settings, "bias": True}
+            )
             check_twin(world, case, overlapping(made))
             assert lies(made[0])
 
@@ -116,14 +110,14 @@ def test_corners_on_all_transports(world: World) -> None:
 @ranks(2)
 def test_same_bits_on_every_run_and_on_both_ways_in_time(world: World) -> None:
     """Values that do round; whether the exchange is beside or before changes no bit."""
-    P_x = arranged(world, (1, 1, 1, 2))
+    P_x = grid(world, (1, 1, 1, 2))
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(4, 4, 3, padding=1)
     whole = torch.randn(4, 4, 128, 256)  # blocks of 1 MiB
     found = []
     for overlap in (True, False, True):
         twin = DistributedConv2d.of(copy.deepcopy(layer), P_x, overlap=overlap)
-        x = balanced_block(whole, P_x).requires_grad_()
+        x = block(whole, P_x).requires_grad_()
         y = twin(x)
         y.backward(torch.ones_like(y))
         assert lies(twin)
@@ -160,7 +154,7 @@ class Records(logging.Handler):
 
 def check_choices(world: World, texts: list[str]) -> None:
     """The last line tells each time what was chosen."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     twin = DistributedConv1d(P_x, 1, 1, 3, padding=1)
     is_beside = world.transport.kind != "shm"
     assert f"overlap={is_beside}" in repr(twin)
@@ -181,7 +175,7 @@ def check_choices(world: World, texts: list[str]) -> None:
 @ranks(2)
 def test_gradients_that_only_some_want(world: World) -> None:
     """All ranks have to be there for the exchange of the backward pass, one with a constant too."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, padding=1, bias=False))
     whole = integer_valued((1, 1, 8), seed=1)
     leaf = whole.clone().requires_grad_()
@@ -193,15 +187,15 @@ def test_gradients_that_only_some_want(world: World) -> None:
         assert twin.weight is not None
         twin.weight.requires_grad_(needs_weight)
         twin.weight.grad = None
-        x = balanced_block(whole, P_x).requires_grad_(world.rank == 1)
+        x = block(whole, P_x).requires_grad_(world.rank == 1)
         twin(x).sum().backward()
         assert (x.grad is None) == (world.rank == 0)
         if x.grad is not None:
-            assert torch.equal(x.grad, balanced_block(wanted, P_x))
+            assert torch.equal(x.grad, block(wanted, P_x))
         if needs_weight:
             assert twin.weight.grad is not None
             assert torch.equal(twin.weight.grad, of_weight)
-        constant = balanced_block(whole, P_x)
+        constant = block(whole, P_x)
         assert twin(constant).requires_grad == needs_weight
         with torch.no_grad():
             assert not twin(x).requires_grad
@@ -209,7 +203,7 @@ def test_gradients_that_only_some_want(world: World) -> None:
 
 @ranks(2)
 def test_half_precision_by_autocast(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     twin = DistributedConv1d.of(torch.nn.Conv1d(1, 1, 3, padding=1), P_x, overlap=True)
     x = torch.ones(1, 1, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -232,7 +226,7 @@ def test_second_derivative_under_autocast(world: World) -> None:
     layer = torch.nn.Conv1d(1, 1, 3, padding=1, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([1.0, 2.0, 1.0]).view(1, 1, 3))
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     twin = DistributedConv1d.of(layer, P_x, overlap=True)
     x = torch.ones(1, 1, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -248,16 +242,16 @@ def test_second_derivative_under_autocast(world: World) -> None:
     y = torch.nn.functional.conv1d(whole, weight, padding=1)
     (expected,) = torch.autograd.grad(y.square().sum(), whole, create_graph=True)
     expected.sum().backward()
-    assert torch.equal(first, balanced_block(expected, P_x))
+    assert torch.equal(first, block(expected, P_x))
     assert whole.grad is not None
-    assert torch.equal(x.grad, balanced_block(whole.grad, P_x))
+    assert torch.equal(x.grad, block(whole.grad, P_x))
     assert torch.equal(layer.weight.grad, weight.grad)
 
 
 @ranks(2)
 def test_only_the_feature_form_can_overlap(world: World) -> None:
-    P_x, P_w = arranged(world, (1, 2, 1)), arranged(world, (1, 2, 1))
-    P_y = arranged(world, (1, 1, 1))
+    P_x, P_w = grid(world, (1, 2, 1)), grid(world, (1, 2, 1))
+    P_y = grid(world, (1, 1, 1))
     with pytest.raises(ValueError, match="only the feature form"):
         DistributedConv1d(P_x, 2, 1, 1, P_y=P_y, P_w=P_w, overlap=True)
 

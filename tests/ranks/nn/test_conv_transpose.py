@@ -6,7 +6,8 @@ import pytest
 import torch
 from conv_cases import TRANSPOSED, check_drawn, check_twin, transpose_cases
 from conv_general_cases import GeneralCase, check_general, general_transpose_cases
-from conv_kit import Case, arranged, balanced_block, draw_cases, with_whole_numbers
+from conv_kit import with_whole_numbers
+from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
 
 from kadril.nn.conv.transpose import (
     DistributedChannelConvTranspose1d,
@@ -19,8 +20,6 @@ from kadril.ops.structure import agree
 from kadril.partition import Interval
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
-
-TRANSPORTS = ["shm", "c10d", "mpi:openmpi"]
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -40,7 +39,11 @@ def test_doubling_on_all_transports(world: World) -> None:
             "output_padding": (extra,) * 2,
             "bias": True,
         }
-        case = Case((1, 1, 2, 2), ((2,), (3,), (3, 2), (2, 3)), 3, 2, settings)
+        case = Case(
+            (1, 1, 2, 2),
+            ((2,), (3,), (3, 2), (2, 3)),
+            {"in_channels": 3, "out_channels": 2, **settings},
+        )
         check_twin(world, case, TRANSPOSED)
 
 
@@ -61,13 +64,15 @@ def test_channels_and_space_on_all_transports(world: World) -> None:
     ]:
         num_batch, _, length = partition
         blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
-        case = Case(partition, blocks, 6, 3, {**settings, "groups": groups})
+        case = Case(
+            partition, blocks, {"in_channels": 6, "out_channels": 3, **settings, "groups": groups}
+        )
         check_general(world, GeneralCase(case, num_out, (0, 0, 0)), TRANSPOSED)
 
 
 @ranks(4)
 def test_form_follows_from_the_partitions(world: World) -> None:
-    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
+    P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
     torch.manual_seed(world.rank)
     layer = DistributedConvTranspose1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
     assert type(layer) is DistributedChannelConvTranspose1d
@@ -78,11 +83,11 @@ def test_form_follows_from_the_partitions(world: World) -> None:
     assert layer.weight is not None
     assert layer.weight.shape == (2 if world.rank % 2 == 0 else 1, 3 if world.rank < 2 else 2, 3)
     x = integer_valued((1, 3, 4), seed=3).float()
-    got = layer(balanced_block(x, P_x), output_size=[6])
+    got = layer(block(x, P_x), output_size=[6])
     if P_y.active:
         # Sums of at most 9 products of a small whole number and a weight below 1, in another order.
-        assert torch.allclose(got, balanced_block(ordinary(x), P_y), rtol=0, atol=1e-4)
-    P_x, P_y, P_w = (arranged(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
+        assert torch.allclose(got, block(ordinary(x), P_y), rtol=0, atol=1e-4)
+    P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
     general = DistributedConvTranspose1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
     assert type(general) is DistributedGeneralConvTranspose1d
     general.load_state_dict(torch.nn.ConvTranspose1d(1, 2, 3).state_dict())
@@ -96,16 +101,16 @@ def test_form_follows_from_the_partitions(world: World) -> None:
 
 @ranks(2)
 def test_size_of_the_output(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     layer = with_whole_numbers(torch.nn.ConvTranspose1d(2, 2, 3, stride=3, padding=1))
     twin = DistributedConvTranspose1d.of(layer, P_x)
     x = integer_valued((1, 2, 5), seed=4)
-    mine = balanced_block(x, P_x)
+    mine = block(x, P_x)
     for size in (13, 14, 15):
-        wanted = balanced_block(layer(x, output_size=[size]), P_x)
+        wanted = block(layer(x, output_size=[size]), P_x)
         assert torch.equal(twin(mine, output_size=[size]), wanted)
         assert torch.equal(twin(mine, output_size=(1, 2, size)), wanted)
-    assert torch.equal(twin(mine), balanced_block(layer(x), P_x))
+    assert torch.equal(twin(mine), block(layer(x), P_x))
     with pytest.raises(ValueError, match="dim 2 of the output can have 13 to 15 elements, not 16"):
         twin(mine, output_size=[16])
     with pytest.raises(ValueError, match="1 or 3 numbers"):
@@ -114,7 +119,7 @@ def test_size_of_the_output(world: World) -> None:
 
 @ranks(2)
 def test_no_data_is_moved_where_each_has_what_it_needs(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     twin = DistributedConvTranspose2d.of(torch.nn.ConvTranspose2d(3, 2, 2, 2), P_x)
     x = torch.zeros(1, 3, 4, 5)
     source = twin.input_for([0, 0])
@@ -144,7 +149,7 @@ def test_inputs_of_a_transposed_window() -> None:
 
 @ranks(3)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (1, 1, 3))
+    P_x = grid(world, (1, 1, 3))
     torch.manual_seed(world.rank)
     layer = DistributedConvTranspose1d(P_x, 2, 4, 3, stride=2, padding=1)
     torch.manual_seed(0)
@@ -163,7 +168,7 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="output padding 1 must be less than stride 1"):
         odd(torch.zeros(1, 1, 2))
     with pytest.raises(ValueError, match="splits the channels; give P_y and P_w"):
-        DistributedConvTranspose1d(arranged(world, (1, 3, 1)), 3, 3, 3)
+        DistributedConvTranspose1d(grid(world, (1, 3, 1)), 3, 3, 3)
     with pytest.raises(ValueError, match="it needs 4 axes"):
         DistributedConvTranspose2d(P_x, 3, 3, 3)
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.ConvTranspose1d"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from architectures import ARCHITECTURES
-from distribute_models import arranged, check_same
+from distribute_models import check_same
+from partition_kit import grid
 
 from kadril.nn.distribution.distribute import DistributeError
 from kadril.testing import ranks
@@ -28,9 +29,9 @@ def check(world: World, name: str, last: tuple[int, ...]) -> None:
     axes = [1] * (x.dim() - len(last)) + list(last)
     if name in REFUSED:
         with pytest.raises(DistributeError, match="cannot"):
-            check_same(model, arranged(world, axes), x, BOUND)
+            check_same(model, grid(world, axes), x, BOUND)
         return
-    check_same(model, arranged(world, axes), x, BOUND)
+    check_same(model, grid(world, axes), x, BOUND)
 
 
 @pytest.mark.parametrize("name", list(ARCHITECTURES))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from distribute_models import LeNet, UNet, arranged, check_same, make_exact
+from distribute_models import LeNet, UNet, check_same, make_exact
+from partition_kit import grid
 from torch import nn
 from torch.nn import functional
 
@@ -92,7 +93,7 @@ def test_calls(world: World) -> None:
     for name, function in FUNCTIONS.items():
         for shape in shapes[world.size]:
             try:
-                check_same_but_unused(Of(function), arranged(world, shape), x)
+                check_same_but_unused(Of(function), grid(world, shape), x)
             except Exception as error:
                 raise AssertionError(f"{name} on {shape}") from error
 
@@ -137,7 +138,7 @@ def test_volumes(world: World) -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 1, 9, 7, 5, dtype=torch.float64)
     shape = (1, 1, 2, 2, 1) if world.size == 4 else (1, 1, 1, 1, 1)
-    check_same(Volume().double(), arranged(world, shape), x, BOUND)
+    check_same(Volume().double(), grid(world, shape), x, BOUND)
 
 
 class Dropping(nn.Module):
@@ -163,7 +164,7 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
     found = []
     for shape in ((1, 1, 2, 2), (2, 1, 1, 2), (1, 1, 1, 1)):
         torch.manual_seed(0 if world.rank == 0 else 100 + world.rank)
-        twin = distribute(copy.deepcopy(model), arranged(world, shape), x)
+        twin = distribute(copy.deepcopy(model), grid(world, shape), x)
         twin.load_state_dict(model.state_dict())
         twin = twin.train()
         y = twin(twin.scatter(x))
@@ -184,7 +185,7 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
 @ranks(2)
 def test_gathering_and_cutting_are_adjoint(world: World) -> None:
     """Of replicated vectors, which count once: each of two workers has half of their product."""
-    P = arranged(world, (1, 2))
+    P = grid(world, (1, 2))
     block = integer_valued((3, 2), seed=1, rank=world.rank)
     whole = integer_valued((3, 4), seed=2)
     gathered = Gatherer(P)(block)
@@ -207,8 +208,8 @@ def test_gathering_and_cutting_are_adjoint(world: World) -> None:
 @ranks(2)
 def test_a_model_of_one_layer(world: World) -> None:
     x = integer_valued((2, 1, 7, 6), seed=2)
-    check_same(make_exact(nn.Conv2d(1, 2, 3)), arranged(world, (1, 1, 2, 1)), x)
-    check_same(nn.BatchNorm2d(1).double(), arranged(world, (2, 1, 1, 1)), x, BOUND)
+    check_same(make_exact(nn.Conv2d(1, 2, 3)), grid(world, (1, 1, 2, 1)), x)
+    check_same(nn.BatchNorm2d(1).double(), grid(world, (2, 1, 1, 1)), x, BOUND)
 
 
 @ranks(2)
@@ -225,7 +226,7 @@ def test_what_cannot_be_distributed_is_named(world: World) -> None:
 
     model = Mixed()
     before = copy.deepcopy(model.state_dict())
-    P = arranged(world, (1, 1, 2, 1))
+    P = grid(world, (1, 1, 2, 1))
     with pytest.raises(DistributeError, match=r"body\.1 \(Unfold\)") as caught:
         distribute(model, P, torch.empty(1, 1, 8, 8))
     names = [(name, kind.rpartition(".")[2]) for name, kind, _ in caught.value.refusals]
@@ -254,7 +255,7 @@ def test_what_cannot_be_distributed_is_named(world: World) -> None:
 
 @ranks(2)
 def test_different_models_are_found_out(world: World) -> None:
-    P = arranged(world, (1, 1, 2, 1))
+    P = grid(world, (1, 1, 2, 1))
     with pytest.raises(MismatchError, match="differ"):
         distribute(nn.Conv2d(1, 2 + world.rank, 3), P, torch.empty(1, 1, 8, 8))
     odd = nn.Unfold(2) if world.rank else nn.ReLU()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from distribute_models import arranged, close
+from distribute_models import close
 from function_kit import SHAPE, check_functions, check_refusals, partitions
+from partition_kit import grid
 from torch import nn
 from torch.nn import functional
 
@@ -288,7 +289,7 @@ def test_attention_drops_the_same_on_all_partitions(world: World) -> None:
     results = []
     for shape in ((2, 2, 1), (1, 4, 1), (4, 1, 1)):
         torch.manual_seed(5)
-        P = arranged(world, shape)
+        P = grid(world, shape)
         twin = distribute(SelfAttention(), P, x, gather=True)
         results.append(join(twin(split(x, P)), twin.P_y))
         close(join(twin.eval()(split(x, P)), twin.P_y), model.eval()(x, x, x)[0], BOUND, "eval")
@@ -417,7 +418,7 @@ def test_computed_weights(world: World) -> None:
     x = integer_valued(SHAPE, seed=7)
     for kind in kinds:
         for shape in partitions(world):
-            P = arranged(world, shape)
+            P = grid(world, shape)
             ordinary, model = Reparametrized(kind), Reparametrized(kind)
             twin = distribute(model, P, x)
             assert list(twin.state_dict()) == list(ordinary.state_dict())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 
 import torch
-from distribute_models import LeNet, ResNet, UNet, arranged, check_same, make_exact
+from distribute_models import LeNet, ResNet, UNet, check_same, make_exact
+from partition_kit import grid
 from torch import nn
 
 from kadril.nn.distribution.distribute import distribute, join, split
@@ -32,21 +33,21 @@ def test_models_without_rounding(world: World) -> None:
         model = make_exact(kind())
         x = integer_valued(kind.shape, seed=5)
         for shape in PARTITIONS[world.size]:
-            check_same(model, arranged(world, shape), x)
+            check_same(model, grid(world, shape), x)
 
 
 @ranks(2, transports=["c10d", "mpi:openmpi"])
 def test_models_on_other_transports(world: World) -> None:
     for kind in (LeNet, UNet):
         x = integer_valued(kind.shape, seed=5)
-        check_same(make_exact(kind()), arranged(world, (1, 1, 1, 2)), x)
+        check_same(make_exact(kind()), grid(world, (1, 1, 1, 2)), x)
 
 
 @ranks(6)
 def test_models_on_six_ranks(world: World) -> None:
     for kind, shape in ((LeNet, (1, 1, 2, 3)), (UNet, (1, 1, 3, 2)), (LeNet, (2, 1, 1, 3))):
         x = integer_valued(kind.shape, seed=5)
-        check_same(make_exact(kind()), arranged(world, shape), x)
+        check_same(make_exact(kind()), grid(world, shape), x)
 
 
 @ranks(1, 2, 4)
@@ -55,8 +56,8 @@ def test_a_model_with_norms(world: World) -> None:
     model = ResNet().double()
     x = torch.randn(ResNet.shape, dtype=torch.float64)
     for shape in PARTITIONS[world.size]:
-        check_same(model, arranged(world, shape), x, BOUND)
-        check_same(model.eval(), arranged(world, shape), x, BOUND)
+        check_same(model, grid(world, shape), x, BOUND)
+        check_same(model.eval(), grid(world, shape), x, BOUND)
         model.train()
 
 
@@ -64,7 +65,7 @@ def test_a_model_with_norms(world: World) -> None:
 def test_channels_may_be_split(world: World) -> None:
     torch.manual_seed(0)
     x = torch.randn(ResNet.shape, dtype=torch.float64)
-    check_same(ResNet().double(), arranged(world, (1, 2, 2, 1)), x, BOUND)
+    check_same(ResNet().double(), grid(world, (1, 2, 2, 1)), x, BOUND)
 
 
 @ranks(4)
@@ -72,7 +73,7 @@ def test_state_goes_anywhere(world: World) -> None:
     """Saved on four workers, loaded on two, on one, and into the ordinary model."""
     torch.manual_seed(world.rank)  # workers begin apart; the first one's parameters are taken
     model = ResNet()
-    twin = distribute(model, arranged(world, (1, 1, 2, 2)), torch.empty(ResNet.shape))
+    twin = distribute(model, grid(world, (1, 1, 2, 2)), torch.empty(ResNet.shape))
     for theirs, mine in zip(twin.parameters(), model.parameters(), strict=True):
         assert theirs is mine
     saved = copy.deepcopy(twin.state_dict())
@@ -82,7 +83,7 @@ def test_state_goes_anywhere(world: World) -> None:
     x = torch.randn(ResNet.shape, generator=torch.Generator().manual_seed(1))
     expected = ordinary.eval()(x)
     for shape in ((1, 1, 2, 2), (2, 1, 1, 1), (1, 1, 1, 1)):
-        other = distribute(ResNet(), arranged(world, shape), x)
+        other = distribute(ResNet(), grid(world, shape), x)
         other.load_state_dict(saved)
         y = other.eval()(other.scatter(x))
         if other.P_x.active:
@@ -92,7 +93,7 @@ def test_state_goes_anywhere(world: World) -> None:
 @ranks(4)
 def test_blocks_and_batches_of_other_sizes(world: World) -> None:
     """Sizes are asked for at every call; those of the example are not written down."""
-    P = arranged(world, (2, 1, 2, 1))
+    P = grid(world, (2, 1, 2, 1))
     example = torch.empty(UNet.shape, dtype=torch.float64, device="meta")
     twin = distribute(make_exact(UNet()), P, example)
     ordinary = make_exact(UNet())
@@ -108,7 +109,7 @@ def test_blocks_and_batches_of_other_sizes(world: World) -> None:
 
 @ranks(3)
 def test_ranks_outside_of_the_partition(world: World) -> None:
-    P = arranged(world, (1, 1, 2, 1))
+    P = grid(world, (1, 1, 2, 1))
     x = integer_valued(UNet.shape, seed=5)
     check_same(make_exact(UNet()), P, x)
     twin = distribute(nn.Sequential(nn.Flatten(), nn.Linear(143, 2).double()), P, x)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from distribute_models import arranged, check_same
+from distribute_models import check_same
+from partition_kit import grid
 from small_models import REFUSED, SmallModel, small_models
 
 from kadril.nn.distribution.distribute import DistributeError
@@ -30,7 +31,7 @@ def verdict(piece: object, place: str, world: World, shape: tuple[int, ...]) -> 
     model = SmallModel(piece, place).double()  # type: ignore[arg-type]
     x = torch.randn(SmallModel.shape, dtype=torch.float64)
     try:
-        check_same(model, arranged(world, shape), x, BOUND)
+        check_same(model, grid(world, shape), x, BOUND)
     except DistributeError as error:
         return "refused" if "cannot" in str(error) else f"refused without a reason: {error}"
     except Exception as error:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from distribute_models import arranged, check_same, make_exact
+from distribute_models import check_same, make_exact
+from partition_kit import grid
 from torch import nn
 from torch.nn import functional
 
@@ -159,7 +160,7 @@ def test_python_in_forward(world: World, kind: str) -> None:
     for name, function in (FUNCTIONS if kind == "calls" else WRITES).items():
         for shape in SHAPES[world.size]:
             try:
-                check_same(make_exact(Of(function)), arranged(world, shape), x)
+                check_same(make_exact(Of(function)), grid(world, shape), x)
             except (AssertionError, ValueError, RuntimeError, TypeError) as error:
                 failures.append(f"{name} on {shape}: {error!r}")
     assert not failures, "\n".join(failures)
@@ -190,7 +191,7 @@ class Several(nn.Module):
 @ranks(2)
 def test_nested_inputs_and_results(world: World) -> None:
     """A dict of tensors was returned as it is; a list of inputs could not be given."""
-    P = arranged(world, (1, 1, 2, 1))
+    P = grid(world, (1, 1, 2, 1))
     x, other = integer_valued((2, 2, 9, 8), seed=4), integer_valued((2, 1, 9, 8), seed=5)
     model = make_exact(Several())
     twin = distribute(copy.deepcopy(model), P, ([x, other],))
@@ -226,7 +227,7 @@ class BySize(nn.Module):
 @ranks(2, 4)
 def test_programs_belong_to_sizes(world: World) -> None:
     """Sizes of the example were written into the program where Python had looked at them."""
-    P = arranged(world, (1, 1, 2, world.size // 2))
+    P = grid(world, (1, 1, 2, world.size // 2))
     model = make_exact(BySize())
     twin = distribute(
         copy.deepcopy(model), P, torch.empty(1, 1, 9, 8, dtype=torch.float64, device="meta")
@@ -268,7 +269,7 @@ def test_buffers_that_forward_writes_into(world: World) -> None:
     x = integer_valued((2, 2, 9, 8), seed=4)
     model = make_exact(Counting())
     for shape in ((1, 1, 2, 1), (2, 1, 1, 1)):
-        twin = check_same(model, arranged(world, shape), x)
+        twin = check_same(model, grid(world, shape), x)
         ordinary = copy.deepcopy(model)
         ordinary(x), ordinary(x)
         twin(twin.scatter(x))
@@ -290,7 +291,7 @@ def test_parts_of_a_model_in_other_modes(world: World) -> None:
             return x * 2 if self.head.training else x * 3
 
     x = integer_valued((1, 1, 4, 4), seed=1)
-    twin = distribute(Frozen().double(), arranged(world, (1, 1, 2, 1)), x)
+    twin = distribute(Frozen().double(), grid(world, (1, 1, 2, 1)), x)
     twin.train().get_submodule("head").eval()
     assert torch.equal(twin(twin.scatter(x)), twin.scatter(x) * 3)
     twin.train()
@@ -313,7 +314,7 @@ def test_numbers_in_attributes(world: World) -> None:
 
     x = integer_valued((1, 1, 4, 4), seed=1)
     model = Annealed()
-    twin = distribute(model, arranged(world, (1, 1, 2, 1)), x)
+    twin = distribute(model, grid(world, (1, 1, 2, 1)), x)
     for factor in (2.0, 3.0, 2.0):
         model.factor = factor
         assert torch.equal(twin(twin.scatter(x)), twin.scatter(x) * factor + 4)
@@ -339,7 +340,7 @@ def test_what_was_dropped_from_is_still_there(world: World) -> None:
     """In evaluation a dropout gives its input itself; in training it does not."""
     x = torch.ones(2, 1, 16, 16)
     for inplace in (False, True):
-        twin = distribute(Residual(inplace), arranged(world, (1, 1, 2, 1)), x).train()
+        twin = distribute(Residual(inplace), grid(world, (1, 1, 2, 1)), x).train()
         y, dropped = twin(twin.scatter(x)).chunk(2, 1)
         assert (dropped == 0).any()
         assert torch.equal(y, dropped if inplace else 2 * torch.ones_like(y))
@@ -438,7 +439,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
 @ranks(2)
 def test_what_is_not_proven_is_refused(world: World) -> None:
     """Each of these ran, with a wrong result or an error from deep inside; now it is named."""
-    P: Partition = arranged(world, (1, 1, 2, 1))
+    P: Partition = grid(world, (1, 1, 2, 1))
     x = torch.empty(2, 2, 9, 8, dtype=torch.float64)
     failures = []
     for name, (function, message) in REFUSED.items():

@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from distribute_models import LeNet, UNet, arranged, make_exact
+from distribute_models import LeNet, UNet, make_exact
+from partition_kit import grid
 
 from kadril.nn.distribution.distribute import distribute
 from kadril.testing import integer_valued, ranks
@@ -18,7 +19,7 @@ def test_the_whole_instead_of_a_block(world: World) -> None:
     """It was taken for the blocks of a larger input: every row twice, and no error."""
     x = integer_valued(UNet.shape, seed=1)
     for shape in ((1, 1, 2, world.size // 2), (2, 1, world.size // 2, 1)):
-        twin = distribute(make_exact(UNet()), arranged(world, shape), x)
+        twin = distribute(make_exact(UNet()), grid(world, shape), x)
         with pytest.raises(ValueError, match=r"twin\.scatter\(x\).*twin\.whole\(x\)"):
             twin(x)
         twin(twin.scatter(x))
@@ -29,7 +30,7 @@ def test_the_whole_instead_of_a_block(world: World) -> None:
 @ranks(2)
 def test_larger_inputs_are_no_mistake(world: World) -> None:
     """Blocks as large as the example are legitimate where they differ, or where one says so."""
-    P = arranged(world, (1, 1, 2, 1))
+    P = grid(world, (1, 1, 2, 1))
     ordinary = make_exact(UNet())
     x = integer_valued(UNet.shape, seed=1)
     twin = distribute(copy.deepcopy(ordinary), P, x)
@@ -52,7 +53,7 @@ def test_the_whole_by_name(world: World) -> None:
         expected = ordinary(x)
         weight = integer_valued(expected.shape, seed=2)
         (expected * weight).sum().backward()
-        twin = distribute(make_exact(kind()), arranged(world, shape), x)
+        twin = distribute(make_exact(kind()), grid(world, shape), x)
         mine = x.detach().clone().requires_grad_()
         found = twin.gather(twin.whole(mine))
         (found * weight).sum().backward()

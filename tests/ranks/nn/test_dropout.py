@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, arranged, cut, random_sizes, shapes_of
+from partition_kit import TRANSPORTS, block, grid, grid_shapes, random_sizes
 
 from kadril.nn.dropout import layers as dropout
 from kadril.nn.dropout.mask import keep_mask
@@ -28,8 +28,8 @@ def whole_mask(sizes: list[int], p: float, seed: int, call: int) -> torch.Tensor
 @ranks(1, 2, 3, 4, transports=TRANSPORTS[:2])
 def test_the_mask_does_not_depend_on_the_cut(world: World) -> None:
     draw = random.Random(1)
-    for shape in shapes_of(world.size, 3):
-        P_x = arranged(world, shape)
+    for shape in grid_shapes(3, [world.size]):
+        P_x = grid(world, shape)
         sizes = random_sizes((5, 6, 7), P_x, draw)
         x = integer_valued((5, 6, 7), seed=1) + 10
         for kind, num_dims in [
@@ -43,17 +43,17 @@ def test_the_mask_does_not_depend_on_the_cut(world: World) -> None:
                 kept = kept.view(*kept.shape, *[1] * (3 - num_dims))
                 # Division by 3/4 is a multiplication by the rounded 4/3 on both sides.
                 expected = (x * (1.0 / 0.75)).masked_fill(~kept, 0.0)
-                mine = cut(x, P_x, sizes)
+                mine = block(x, P_x, sizes)
                 got = layer(mine)
-                assert torch.equal(got, cut(expected, P_x, sizes))
-                assert torch.equal(mine, cut(x, P_x, sizes))
+                assert torch.equal(got, block(expected, P_x, sizes))
+                assert torch.equal(mine, block(x, P_x, sizes))
             assert layer.eval()(mine) is mine
             assert layer.num_calls == 2
 
 
 @ranks(2, transports=["mpi:openmpi"])
 def test_masks_of_all_kinds(world: World) -> None:
-    P_x = arranged(world, (1, 2, 1, 1))
+    P_x = grid(world, (1, 2, 1, 1))
     x = integer_valued((4, 6, 3, 2), seed=2)
     for kind, num_dims in [
         (dropout.DistributedDropout2d, 2),
@@ -63,20 +63,20 @@ def test_masks_of_all_kinds(world: World) -> None:
         layer = kind(P_x, 0.5, seed=5)
         kept = whole_mask([4, 6, 3, 2][:num_dims], 0.5, 5, 0)
         kept = kept.view(*kept.shape, *[1] * (4 - num_dims)).expand(x.shape)
-        got = layer(cut(x, P_x))
-        mine = cut(kept, P_x)
+        got = layer(block(x, P_x))
+        mine = block(kept, P_x)
         if kind is dropout.DistributedDropout2d:
-            assert torch.equal(got, cut(x * 2 * kept, P_x))
+            assert torch.equal(got, block(x * 2 * kept, P_x))
         else:
             # All dropped elements are one number, and the kept ones a x + b with one slope.
             assert got[~mine].unique().numel() == 1
             s, p = dropout.SATURATED, 0.5
             slope = 1 / math.sqrt((1 - p) * (1 + p * s * s))
             # Three roundings of numbers of at most 16.
-            wanted = slope * cut(x, P_x) - slope * p * s
+            wanted = slope * block(x, P_x) - slope * p * s
             assert float((got - wanted)[mine].abs().max()) <= 3 * 16 * 2.0**-52
         again = kind(P_x, 0.5, True, seed=5)
-        y = cut(x, P_x)
+        y = block(x, P_x)
         assert again(y) is y
         assert torch.equal(y, got)
         two = kind.of(torch.nn.Dropout(0.3, inplace=True).eval(), P_x)
@@ -85,7 +85,7 @@ def test_masks_of_all_kinds(world: World) -> None:
 
 @ranks(3)
 def test_adjoint(world: World) -> None:
-    P_x = arranged(world, (1, 3))
+    P_x = grid(world, (1, 3))
     layer = dropout.DistributedDropout(P_x, 0.5, seed=3)
 
     def same_call(x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_adjoint(world: World) -> None:
 
 @ranks(2)
 def test_seeds_and_extremes(world: World) -> None:
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     torch.manual_seed(world.rank)
     layer = dropout.DistributedDropout(P_x)
     torch.manual_seed(0)
@@ -109,7 +109,7 @@ def test_seeds_and_extremes(world: World) -> None:
     assert torch.equal(dropout.DistributedDropout(P_x, 1e-20)(x), x)
     assert dropout.DistributedDropout(P_x, seed=2**64 + 5).seed == 5
     assert torch.equal(dropout.DistributedAlphaDropout(P_x, 0.0)(x), x)
-    some = arranged(world, (1, 1))
+    some = grid(world, (1, 1))
     nothing = dropout.DistributedDropout(some)(x if some.active else torch.empty(0))
     assert nothing.shape == ((3, 4) if some.active else (0,))
     with pytest.raises(ValueError, match="from 0 to 1"):
@@ -117,7 +117,7 @@ def test_seeds_and_extremes(world: World) -> None:
     with pytest.raises(ValueError, match="one axis for each dim"):
         layer(torch.ones(3))
     with pytest.raises(ValueError, match="batch and channels"):
-        dropout.DistributedDropout1d(arranged(world, (2,)))(torch.ones(3))
+        dropout.DistributedDropout1d(grid(world, (2,)))(torch.ones(3))
 
 
 @ranks(1)

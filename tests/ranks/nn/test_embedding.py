@@ -9,7 +9,8 @@ import random
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, U, arranged, cut, error, random_sizes, shapes_of
+from partition_kit import TRANSPORTS, block, grid, grid_shapes, random_sizes
+from rounding_kit import U, error
 
 from kadril.nn.embedding import DistributedEmbedding
 from kadril.partition import balanced_intervals
@@ -34,8 +35,8 @@ def indices(shape: list[int], num: int, seed: int) -> torch.Tensor:
 def test_copies_are_torchs_on_any_cut(world: World) -> None:
     draw = random.Random(1)
     for num_dims in (1, 2, 3):
-        for shape in shapes_of(world.size, num_dims):
-            P_x = arranged(world, shape)
+        for shape in grid_shapes(num_dims, [world.size]):
+            P_x = grid(world, shape)
             size = [draw.randint(4, 6) for _ in shape]
             padding = draw.choice([None, 2, -1])
             layer, same = ordinary(9, 3, padding), ordinary(9, 3, padding)
@@ -45,10 +46,10 @@ def test_copies_are_torchs_on_any_cut(world: World) -> None:
             expected = layer(x)
             g = integer_valued(expected.shape, seed=2)
             expected.backward(g)
-            P_y = arranged(world, [*shape, 1])
-            y = twin(cut(x, P_x, sizes))
-            assert torch.equal(y, cut(expected.detach(), P_y, [*sizes, [3]]))
-            y.backward(cut(g, P_y, [*sizes, [3]]))
+            P_y = grid(world, [*shape, 1])
+            y = twin(block(x, P_x, sizes))
+            assert torch.equal(y, block(expected.detach(), P_y, [*sizes, [3]]))
+            y.backward(block(g, P_y, [*sizes, [3]]))
             assert torch.equal(twin.weight.grad, layer.weight.grad)  # type: ignore[arg-type]
             assert twin.weight is same.weight
 
@@ -56,9 +57,9 @@ def test_copies_are_torchs_on_any_cut(world: World) -> None:
 @ranks(1, 2, 3, 4)
 def test_rows_of_the_table(world: World) -> None:
     draw = random.Random(2)
-    for lead, num in shapes_of(world.size, 2):
+    for lead, num in grid_shapes(2, [world.size]):
         for padding in (None, 0, 7):
-            P = arranged(world, (lead, 1, num))
+            P = grid(world, (lead, 1, num))
             layer = ordinary(9, 3, padding)
             twin = DistributedEmbedding.vocabulary_parallel(
                 P, 9, 3, padding_idx=padding, dtype=torch.float64
@@ -68,14 +69,14 @@ def test_rows_of_the_table(world: World) -> None:
             expected = layer(x)
             g = integer_valued(expected.shape, seed=2)
             expected.backward(g)
-            P_x, P_y = twin.P_x, arranged(world, (lead, 1, 1))
+            P_x, P_y = twin.P_x, grid(world, (lead, 1, 1))
             if num == 1:
                 assert P_x.shape == (lead, 1)
-            y = twin(cut(x, P_x))
+            y = twin(block(x, P_x))
             if P_x.active:
                 places = P_x.create_cartesian_topology_partition([lead, 1, 1])
-                assert torch.equal(y, cut(expected.detach(), places))
-                y.backward(cut(g, places))
+                assert torch.equal(y, block(expected.detach(), places))
+                y.backward(block(g, places))
             else:
                 assert y.numel() == 0
                 y.sum().backward()
@@ -89,8 +90,8 @@ def test_rows_of_the_table(world: World) -> None:
 @ranks(4, transports=TRANSPORTS)
 def test_norms_and_frequencies_of_all_indices(world: World) -> None:
     for P_x, P_w in [
-        (arranged(world, (4,)), None),
-        (arranged(world, (2,)), arranged(world, (2, 2))),
+        (grid(world, (4,)), None),
+        (grid(world, (2,)), grid(world, (2, 2))),
     ]:
         options = {"max_norm": 3.0, "scale_grad_by_freq": True}
         layer, same = ordinary(9, 3, **options), ordinary(9, 3, **options)
@@ -99,11 +100,11 @@ def test_norms_and_frequencies_of_all_indices(world: World) -> None:
         expected = layer(x)
         g = integer_valued(expected.shape, seed=2)
         expected.backward(g)
-        y = twin(cut(x, P_x))
+        y = twin(block(x, P_x))
         places = P_x.create_cartesian_topology_partition([*P_x.shape, 1])
         if P_x.active:
-            assert torch.equal(y, cut(expected.detach(), places))
-            y.backward(cut(g, places))
+            assert torch.equal(y, block(expected.detach(), places))
+            y.backward(block(g, places))
         else:
             y.sum().backward()
         assert torch.equal(twin.state_dict()["weight"], layer.weight)
@@ -117,7 +118,7 @@ def test_norms_and_frequencies_of_all_indices(world: World) -> None:
 
 @ranks(3)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     layer = DistributedEmbedding(P_x, 5, 2)
     x = torch.full((2, 2), 5 if world.rank == 1 else 4)
     with pytest.raises(IndexError if world.rank == 1 else ValueError) as caught:
@@ -128,12 +129,12 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="one axis for each dim"):
         layer(x[0])
     with pytest.raises(ValueError, match="too few"):
-        DistributedEmbedding.vocabulary_parallel(arranged(world, (1, 3)), 2, 2)
+        DistributedEmbedding.vocabulary_parallel(grid(world, (1, 3)), 2, 2)
     with pytest.raises(ValueError, match="same axes and one more"):
         DistributedEmbedding(P_x, 5, 2, P_w=P_x)
     with pytest.raises(ValueError, match="sparse"):
         DistributedEmbedding(P_x, 5, 2, sparse=True)
     assert layer(torch.zeros(2, 2, dtype=torch.int32)).shape == (2, 2, 2)
-    assert DistributedEmbedding(arranged(world, (1,)), 5, 2)(
+    assert DistributedEmbedding(grid(world, (1,)), 5, 2)(
         torch.zeros(0 if world.rank else 3, dtype=torch.int64)
     ).shape == ((0,) if world.rank else (3, 2))

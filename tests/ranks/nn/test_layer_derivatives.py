@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from box_kit import arranged
+from partition_kit import block, grid
 from torch import nn
 
 import kadril.nn as knn
@@ -62,9 +62,9 @@ def numbers(sizes: tuple[int, ...], seed: int = 1) -> torch.Tensor:
 def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
     """Layers on rows that are split."""
     d = f"{num_spatial}d"
-    rows = arranged(world, (1, 1, 2, *[1] * (num_spatial - 1)))
-    channels = arranged(world, (1, 2, *[1] * num_spatial))
-    one = arranged(world, (1, 1, *[1] * num_spatial))
+    rows = grid(world, (1, 1, 2, *[1] * (num_spatial - 1)))
+    channels = grid(world, (1, 2, *[1] * num_spatial))
+    one = grid(world, (1, 1, *[1] * num_spatial))
     sizes = (2, 2, 8, *[4] * (num_spatial - 1))
     conv = getattr(nn, f"Conv{d}")(2, 2, 3, padding=1).double()
     up = getattr(nn, f"ConvTranspose{d}")(2, 2, 3, stride=2, padding=1).double()
@@ -108,9 +108,9 @@ def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
 
 def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
     """Layers on matrices and on sequences."""
-    batch, features = arranged(world, (2, 1)), arranged(world, (1, 2))
-    one = arranged(world, (1, 1))
-    rows = arranged(world, (1, 1, 2))
+    batch, features = grid(world, (2, 1)), grid(world, (1, 2))
+    one = grid(world, (1, 1))
+    rows = grid(world, (1, 1, 2))
     linear = nn.Linear(4, 3).double()
     yield "DistributedLinear", Case(knn.DistributedLinear.of(linear, batch), linear, (6, 4), batch)
     yield (
@@ -147,7 +147,7 @@ def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
 
 def loss_cases(world: World) -> Iterator[tuple[str, Case]]:
     """One number, the same on all workers; classes are split."""
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     sizes = (3, 4)
     amounts = numbers(sizes, seed=2)
     classes = torch.tensor([3, 0, 2])
@@ -168,10 +168,6 @@ def cases(world: World) -> Iterator[tuple[str, Case]]:
         yield from spatial_cases(world, num_spatial)
     yield from plain_cases(world)
     yield from loss_cases(world)
-
-
-def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
-    return knn.split(x, P_x) if P_x.active else ops.zero_volume_tensor(dtype=x.dtype)
 
 
 def second(
@@ -198,17 +194,17 @@ def test_layers(world: World) -> None:
     """They were refused by name, or by torch."""
     for name, (twin, layer, sizes, P_x, target, makes_one) in cases(world):
         whole = numbers(sizes).requires_grad_()
-        mine = block_of(whole.detach(), P_x).requires_grad_()
+        mine = block(whole.detach(), P_x).requires_grad_()
         call, reference = twin, layer
         if target is not None:
-            targets = block_of(target, P_x)
+            targets = block(target, P_x)
             call, reference = with_target(twin, targets), with_target(layer, target)
         parameters = list(layer.parameters()) if isinstance(layer, nn.Module) else []
         shared = [p for p in parameters if any(p is q for q in parameters_of(twin))]
         expected = second(reference, whole, parameters, makes_one=makes_one)
         got = second(call, mine, shared, makes_one=makes_one)
         for one, other in zip(got[:2], expected[:2], strict=True):
-            check_near(one, block_of(other, P_x).reshape(one.shape), name)
+            check_near(one, block(other, P_x).reshape(one.shape), name)
         of_parameters = dict(zip(map(id, parameters), expected[2:], strict=True))
         for parameter, one in zip(shared, got[2:], strict=True):
             check_near(one, of_parameters[id(parameter)], f"{name}, parameters")
@@ -230,9 +226,9 @@ def test_dropouts(world: World) -> None:
     """What they draw is theirs; y = m x + c with constants of a call."""
     for kind in DROPOUTS:
         num_spatial = int(kind[-2]) if kind.endswith("d") else 1
-        P_x = arranged(world, (1, 1, 2, *[1] * (num_spatial - 1)))
+        P_x = grid(world, (1, 1, 2, *[1] * (num_spatial - 1)))
         layer: Any = getattr(knn, f"Distributed{kind}")(P_x, 0.5, seed=3)
-        x = block_of(numbers((2, 8, 4, *[2] * (num_spatial - 1))), P_x).requires_grad_()
+        x = block(numbers((2, 8, 4, *[2] * (num_spatial - 1))), P_x).requires_grad_()
         y = layer(x)
         (slope,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
         rest = (y - slope * x).detach()
@@ -245,7 +241,7 @@ def test_dropouts(world: World) -> None:
 @ranks(2)
 def test_embedding(world: World) -> None:
     """Of the table: every worker has a copy, and the penalty is one of all."""
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     torch.manual_seed(6)
     words = torch.tensor([3, 0, 3, 1])
     table = nn.Embedding(5, 2).double()
@@ -258,13 +254,13 @@ def test_embedding(world: World) -> None:
 
     twin = knn.DistributedEmbedding.of(table, P_x)
     assert any(table.weight is p for p in twin.parameters())
-    check_near(penalty(twin, block_of(words, P_x)), penalty(table, words), "DistributedEmbedding")
+    check_near(penalty(twin, block(words, P_x)), penalty(table, words), "DistributedEmbedding")
 
 
 @ranks(2)
 def test_cut_replicas(world: World) -> None:
     """Cutting was differentiated by hand, and its adjoint by torch: each rank had its own part."""
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     whole = numbers((4, 2)).requires_grad_()
     group = P_x.group
     got = second(lambda x: ops.total(Cutter(P_x)(x).sin().sum(), group), whole, [], makes_one=True)
@@ -303,18 +299,18 @@ REDUCTIONS: dict[str, Module] = {
 @ranks(2)
 def test_functions_in_distributed_models(world: World) -> None:
     """The second derivative of a maximum that lies on two workers had only this one's part."""
-    rows = arranged(world, (1, 1, 2))
+    rows = grid(world, (1, 1, 2))
     tied = numbers((2, 2, 6))
     tied[:, :, 0], tied[:, :, 5] = 3.0, -3.0  # the function is of the square
     for name, function in REDUCTIONS.items():
         model = Reduced(function)
         whole = tied.clone().requires_grad_()
         twin = knn.distribute(model, rows, whole.detach())
-        mine = block_of(whole.detach(), rows).requires_grad_()
+        mine = block(whole.detach(), rows).requires_grad_()
         got = second(twin, mine, [], makes_one=False)
         expected = second(model, whole, [], makes_one=False)
         for one, other in zip(got, expected, strict=True):
-            check_near(one, block_of(other, rows), name)
+            check_near(one, block(other, rows), name)
 
 
 @ranks(2)
@@ -355,7 +351,7 @@ def third_order(call: Module, x: torch.Tensor) -> None:
 @ranks(2)
 def test_every_autograd_function_is_differentiated_again(world: World) -> None:
     """One whose backward has no case here, or cannot be recorded, is found out."""
-    P_x, rows = arranged(world, (2,)), arranged(world, (1, 1, 2))
+    P_x, rows = grid(world, (2,)), grid(world, (1, 1, 2))
     reached = set()
 
     def watched(function: Any) -> Any:
@@ -381,7 +377,7 @@ def test_every_autograd_function_is_differentiated_again(world: World) -> None:
             third_order(halo, block)
         classes = torch.tensor([1, 0, 1])
         third_order(
-            with_target(knn.DistributedCrossEntropyLoss(arranged(world, (1, 2))), classes),
+            with_target(knn.DistributedCrossEntropyLoss(grid(world, (1, 2))), classes),
             numbers((3, 1)).requires_grad_(),
         )
         largest = Reduced(lambda x: x.amax(2))
@@ -428,7 +424,7 @@ def test_physics_informed_network(world: World) -> None:
     torch.manual_seed(4)
     net = Coordinates().double()
     x = numbers((1, 2, 8, 6))
-    twin = knn.distribute(net, arranged(world, (1, 1, 2, 1)), x)
+    twin = knn.distribute(net, grid(world, (1, 1, 2, 1)), x)
     expected = residual_of(net, x.clone().requires_grad_())
     wanted = torch.autograd.grad(expected, list(net.parameters())[:-1])
     loss = ops.total(
@@ -460,7 +456,7 @@ def test_gradient_penalty_on_a_split_image(world: World) -> None:
         nn.Conv2d(4, 1, 1),
     ).double()
     images = numbers((3, 1, 16, 8))
-    twin = knn.distribute(critic, arranged(world, (1, 1, 2, 1)), images)
+    twin = knn.distribute(critic, grid(world, (1, 1, 2, 1)), images)
     group = world_partition(world).group
     parameters = list(critic.parameters())[:-1]  # the last bias has no part in gradients
     expected = penalty_of(critic, images.clone().requires_grad_(), lambda x: x)

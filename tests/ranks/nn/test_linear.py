@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, arranged, cut, random_sizes, shapes_of
+from partition_kit import TRANSPORTS, block, grid, grid_shapes, random_sizes
 
 from kadril.errors import MismatchError
 from kadril.nn.linear import DistributedLinear
@@ -45,8 +45,8 @@ def step(
 def test_copies_are_torchs_on_any_cut(world: World) -> None:
     draw = random.Random(1)
     for num_dims in (1, 2, 3, 4):
-        for shape in shapes_of(world.size, num_dims):
-            P_x = arranged(world, shape)
+        for shape in grid_shapes(num_dims, [world.size]):
+            P_x = grid(world, shape)
             size = [draw.randint(4, 6) for _ in shape]
             layer = ordinary(size[-1], draw.randint(4, 7), bias=draw.random() < 0.7)
             x = integer_valued(size, seed=draw.randint(0, 99))
@@ -56,29 +56,29 @@ def test_copies_are_torchs_on_any_cut(world: World) -> None:
             )
             expected, g, grad = step(layer, x)
             outs = None if sizes is None else [*sizes[:-1], [expected.shape[-1]]]
-            mine = cut(x, P_x, sizes).requires_grad_()
+            mine = block(x, P_x, sizes).requires_grad_()
             y = twin(mine)
-            y.backward(cut(g, P_x, outs))
-            assert torch.equal(y, cut(expected, P_x, outs))
-            assert torch.equal(mine.grad, cut(grad, P_x, sizes))  # type: ignore[arg-type]
+            y.backward(block(g, P_x, outs))
+            assert torch.equal(y, block(expected, P_x, outs))
+            assert torch.equal(mine.grad, block(grad, P_x, sizes))  # type: ignore[arg-type]
             for parameter, other in zip(twin.parameters(), layer.parameters(), strict=True):
                 assert torch.equal(parameter.grad, other.grad)  # type: ignore[arg-type]
 
 
-def grid(
+def grids(
     world: World, num_out: int, num_in: int, lead: Sequence[int]
 ) -> tuple[Partition, Partition, Partition]:
-    P_x = arranged(world, [*lead, num_in])
-    P_y = arranged(world, [*lead, num_out])
-    return P_x, P_y, arranged(world, [*lead, num_out, num_in])
+    P_x = grid(world, [*lead, num_in])
+    P_y = grid(world, [*lead, num_out])
+    return P_x, P_y, grid(world, [*lead, num_out, num_in])
 
 
 @ranks(1, 2, 3, 4)
 def test_blocks_of_the_weight(world: World) -> None:
     draw = random.Random(2)
-    for lead_length, num_out, num_in in shapes_of(world.size, 3):
+    for lead_length, num_out, num_in in grid_shapes(3, [world.size]):
         lead = [lead_length] if draw.random() < 0.5 else [1, lead_length]
-        P_x, P_y, P_w = grid(world, num_out, num_in, lead)
+        P_x, P_y, P_w = grids(world, num_out, num_in, lead)
         size = [draw.randint(4, 5) for _ in lead] + [draw.randint(4, 7)]
         layer = ordinary(size[-1], draw.randint(4, 7), bias=draw.random() < 0.7)
         x = integer_valued(size, seed=draw.randint(0, 99))
@@ -87,13 +87,13 @@ def test_blocks_of_the_weight(world: World) -> None:
         if sizes is not None and 0 in sizes[-1]:
             sizes = None
         expected, g, grad = step(layer, x)
-        mine = cut(x, P_x, sizes).requires_grad_()
+        mine = block(x, P_x, sizes).requires_grad_()
         y = twin(mine)
-        assert torch.equal(y, cut(expected, P_y)) if P_y.active else y.numel() == 0
-        y.backward(cut(g, P_y) if P_y.active else torch.zeros_like(y))
+        assert torch.equal(y, block(expected, P_y)) if P_y.active else y.numel() == 0
+        y.backward(block(g, P_y) if P_y.active else torch.zeros_like(y))
         assert P_w.index is not None
         if P_x.active:
-            assert torch.equal(mine.grad, cut(grad, P_x, sizes))  # type: ignore[arg-type]
+            assert torch.equal(mine.grad, block(grad, P_x, sizes))  # type: ignore[arg-type]
         rows = slice(*balanced_intervals(layer.out_features, num_out)[P_w.index[-2]])
         columns = slice(*balanced_intervals(layer.in_features, num_in)[P_w.index[-1]])
         assert torch.equal(twin.weight.grad, layer.weight.grad[rows, columns])  # type: ignore[index, arg-type]
@@ -109,7 +109,7 @@ def test_blocks_of_the_weight(world: World) -> None:
 @ranks(4, transports=TRANSPORTS)
 def test_column_then_row_parallel(world: World) -> None:
     """The halves of a perceptron: one broadcast before, one sum after; with data cut too."""
-    P = arranged(world, (2, 2))
+    P = grid(world, (2, 2))
     first, second = ordinary(5, 7), ordinary(7, 3)
     column = DistributedLinear.column_parallel(P, 5, 7, dtype=torch.float64)
     row = DistributedLinear.row_parallel(P, 7, 3, dtype=torch.float64)
@@ -120,12 +120,12 @@ def test_column_then_row_parallel(world: World) -> None:
     expected.sum().backward()
     P_x = column.P_x
     assert P_x.shape == (2, 1)
-    mine = cut(x.detach(), P_x).requires_grad_()
+    mine = block(x.detach(), P_x).requires_grad_()
     y = row(torch.relu(column(mine)))
     y.sum().backward()
     if P_x.active:
-        assert torch.equal(y, cut(expected.detach(), P_x))
-        assert torch.equal(mine.grad, cut(x.grad, P_x))  # type: ignore[arg-type]
+        assert torch.equal(y, block(expected.detach(), P_x))
+        assert torch.equal(mine.grad, block(x.grad, P_x))  # type: ignore[arg-type]
     assert P.index is not None
     rows = slice(*balanced_intervals(7, 2)[P.index[1]])
     assert torch.equal(column.weight.grad, first.weight.grad[rows])  # type: ignore[index, arg-type]
@@ -135,11 +135,11 @@ def test_column_then_row_parallel(world: World) -> None:
 @ranks(4)
 def test_adjoint(world: World) -> None:
     """Without a bias the layer is linear in x."""
-    P_x = arranged(world, (2, 2))
+    P_x = grid(world, (2, 2))
     layer = DistributedLinear.of(ordinary(4, 6, bias=False), P_x)
     x = integer_valued((2, 2), seed=1, rank=world.rank)
     check_autograd_adjoint(world, layer, x, integer_valued((2, 3), seed=2, rank=world.rank))
-    P_x, P_y, P_w = grid(world, 2, 2, [1])
+    P_x, P_y, P_w = grids(world, 2, 2, [1])
     blocks = DistributedLinear.of(ordinary(4, 6, bias=False), P_x, P_y, P_w)
     x = x if P_x.active else zero_volume_tensor(dtype=torch.float64)
     y = blocks(x).detach()
@@ -148,17 +148,17 @@ def test_adjoint(world: World) -> None:
 
 @ranks(3)
 def test_parameters_begin_alike_and_are_saved_whole(world: World) -> None:
-    P_x, P_y, P_w = grid(world, 3, 1, [1])
+    P_x, P_y, P_w = grids(world, 3, 1, [1])
     torch.manual_seed(world.rank)
     layer = DistributedLinear(P_x, 4, 5, P_y=P_y, P_w=P_w)
-    copies = DistributedLinear(arranged(world, (3, 1)), 4, 5)
+    copies = DistributedLinear(grid(world, (3, 1)), 4, 5)
     torch.manual_seed(0)
     states = [layer.state_dict(), copies.state_dict()]
     for state in states:
         same = torch.nn.Linear(4, 5)
         assert all(torch.equal(state[name], each) for name, each in same.state_dict().items())
     # From one partition to another, and to none.
-    other = DistributedLinear(P_y, 4, 5, P_y=P_x, P_w=arranged(world, (1, 3)))
+    other = DistributedLinear(P_y, 4, 5, P_y=P_x, P_w=grid(world, (1, 3)))
     other.load_state_dict(states[0])
     again = other.state_dict()
     assert all(torch.equal(again[name], each) for name, each in states[0].items())
@@ -169,15 +169,15 @@ def test_parameters_begin_alike_and_are_saved_whole(world: World) -> None:
         layer.load_state_dict({"weight": again["weight"]})
     with pytest.raises(RuntimeError, match=r"Unexpected.*other"):
         layer.load_state_dict({**again, "other": again["bias"]})
-    some = arranged(world, (2, 1))
-    few = DistributedLinear(arranged(world, (1, 1)), 4, 5, P_y=arranged(world, (1, 2)), P_w=some)
+    some = grid(world, (2, 1))
+    few = DistributedLinear(grid(world, (1, 1)), 4, 5, P_y=grid(world, (1, 2)), P_w=some)
     assert (few.weight is None) == (not some.active)
     assert few.state_dict()["weight"].shape == (5, 4)
 
 
 @ranks(2)
 def test_bad_input(world: World) -> None:
-    P_x, P_y, P_w = grid(world, 1, 2, [1])
+    P_x, P_y, P_w = grids(world, 1, 2, [1])
     layer = DistributedLinear(P_x, 4, 5, P_y=P_y, P_w=P_w)
     with pytest.raises(ValueError, match=r"DistributedLinear\(4, 5\).*6 features"):
         layer(torch.zeros(2, 3))
@@ -190,7 +190,7 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="both P_y"):
         DistributedLinear(P_x, 4, 5, P_y=P_y)
     with pytest.raises(ValueError, match="may differ in the last axis"):
-        DistributedLinear(arranged(world, (2, 1)), 4, 5, P_y=P_y, P_w=P_w)
+        DistributedLinear(grid(world, (2, 1)), 4, 5, P_y=P_y, P_w=P_w)
     copies = DistributedLinear(P_x, 4, 5)
     with pytest.raises(ValueError, match="axis 1 of 1 x 2"):
         copies(torch.zeros(2, 3))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, Sizes, U, arranged, cut, error, random_sizes, shapes_of
+from partition_kit import TRANSPORTS, Blocks, block, grid, grid_shapes, random_sizes
+from rounding_kit import U, error
 
 from kadril.nn.linear import DistributedLinear
 from kadril.nn.loss import classes as loss_class
@@ -87,7 +88,7 @@ def compare(
     sequential: torch.nn.Module,
     x: torch.Tensor,
     target: torch.Tensor,
-    parts: tuple[torch.Tensor, Sizes, Partition],
+    parts: tuple[torch.Tensor, Blocks, Partition],
 ) -> None:
     """Values and gradients of both.
 
@@ -101,7 +102,7 @@ def compare(
         expected = sequential(x, target)
     scale = 1 if expected.dim() == 0 else integer_valued(expected.shape, seed=4)
     (expected * scale).sum().backward()
-    here = cut(x.detach(), P_x, sizes).requires_grad_()
+    here = block(x.detach(), P_x, sizes).requires_grad_()
     got = twin(here, mine)
     bound = 4 * x.numel() * U * 1e4 * (x.numel() if expected.dim() == 0 else 1)
     if not P_x.active:
@@ -110,50 +111,50 @@ def compare(
             got.sum().backward()
         return
     if expected.dim():
-        assert error(got.detach(), cut(expected.detach(), P_t)) <= bound
+        assert error(got.detach(), block(expected.detach(), P_t)) <= bound
     else:
         assert error(got.detach(), expected.detach()) <= bound
-    (got * (1 if expected.dim() == 0 else cut(scale, P_t))).sum().backward()  # type: ignore[arg-type]
+    (got * (1 if expected.dim() == 0 else block(scale, P_t))).sum().backward()  # type: ignore[arg-type]
     assert x.grad is not None
-    assert error(here.grad, cut(x.grad, P_x, sizes)) <= bound
+    assert error(here.grad, block(x.grad, P_x, sizes)) <= bound
 
 
 @ranks(1, 2, 4)
 def test_elementwise_losses_are_torchs(world: World) -> None:
     draw = random.Random(1)
-    shapes = list(shapes_of(world.size, 3))
+    shapes = grid_shapes(3, [world.size])
     for reduction in ("mean", "sum", "none"):
         for kind, sequential, of_input, of_target in elementwise_cases(reduction):
-            P_x = arranged(world, draw.choice(shapes))
+            P_x = grid(world, draw.choice(shapes))
             x = of_input(integer_valued((3, 5, 6), seed=draw.randint(0, 99)))
             target = of_target(integer_valued((3, 5, 6), seed=draw.randint(0, 99)))
             sizes = random_sizes((3, 5, 6), P_x, draw) if reduction != "none" else None
             twin = kind.of(sequential, P_x)
-            compare(P_x, twin, sequential, x, target, (cut(target, P_x, sizes), sizes, P_x))  # type: ignore[arg-type]
+            compare(P_x, twin, sequential, x, target, (block(target, P_x, sizes), sizes, P_x))  # type: ignore[arg-type]
 
 
 @ranks(3, transports=TRANSPORTS)
 def test_batchmean_and_gradients_of_targets(world: World) -> None:
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     twin = loss.DistributedKLDivLoss(P_x, "batchmean")
     sequential = torch.nn.KLDivLoss(reduction="batchmean")
     x, target = integer_valued((4, 5), seed=1), probability(integer_valued((4, 5), seed=2))
     sizes = [[4], [2, 3]]
-    compare(P_x, twin, sequential, x, target, (cut(target, P_x, sizes), sizes, P_x))
+    compare(P_x, twin, sequential, x, target, (block(target, P_x, sizes), sizes, P_x))
     whole = target.clone().requires_grad_()
     sequential(x, whole).backward()
-    mine = cut(target, P_x).requires_grad_()
-    twin(cut(x, P_x), mine).backward()
+    mine = block(target, P_x).requires_grad_()
+    twin(block(x, P_x), mine).backward()
     if P_x.active:
         assert whole.grad is not None
         # Logarithms of 20 numbers, each rounded alike on both sides but for its last bits.
-        assert error(mine.grad, cut(whole.grad, P_x)) <= 16 * U * 10
+        assert error(mine.grad, block(whole.grad, P_x)) <= 16 * U * 10
 
 
 def without_classes(world: World, P_x: Partition) -> Partition:
     """Where targets lie: this worker's line along the class axis does not matter."""
     shape = [length for axis, length in enumerate(P_x.shape) if axis != 1]
-    P_t = arranged(world, shape)
+    P_t = grid(world, shape)
     assert P_x.index is not None
     P_t.index = tuple(place for axis, place in enumerate(P_x.index) if axis != 1)
     return P_t
@@ -165,9 +166,9 @@ def test_cross_entropy_with_anything_cut(world: World) -> None:
     nn = torch.nn
     for num_dims in (2, 3, 4):
         for shape, reduction in itertools.product(
-            shapes_of(world.size, num_dims), ("mean", "sum", "none")
+            grid_shapes(num_dims, [world.size]), ("mean", "sum", "none")
         ):
-            P_x = arranged(world, shape)
+            P_x = grid(world, shape)
             size = [4, 6, *[4] * (num_dims - 2)]
             weight = draw.choice([None, probability(integer_valued((6,), seed=3))])
             options: dict[str, Any] = {"weight": weight, "reduction": reduction}
@@ -197,28 +198,28 @@ def test_cross_entropy_with_anything_cut(world: World) -> None:
                 ),
             ]:
                 twin = kind.of(sequential, P_x)  # type: ignore[attr-defined]
-                compare(P_x, twin, sequential, x, t, (cut(t, P, cuts), sizes, P_t))  # type: ignore[arg-type]
+                compare(P_x, twin, sequential, x, t, (block(t, P, cuts), sizes, P_t))  # type: ignore[arg-type]
 
 
 @ranks(2)
 def test_large_logits_and_ignored_batches(world: World) -> None:
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     x = torch.tensor([[1e4, -1e4, 0.0, 1e4], [-torch.inf, 1.0, 2.0, -torch.inf]]).double()
     target = torch.tensor([3, 2])
     twin = loss_class.DistributedCrossEntropyLoss(P_x)
     expected = torch.nn.functional.cross_entropy(x, target)
     # One rounding each of exp, log, sum and quotient.
-    assert error(twin(cut(x, P_x), target), expected) <= 8 * U
+    assert error(twin(block(x, P_x), target), expected) <= 8 * U
     ignored = torch.full((2,), -100)
-    assert torch.isnan(twin(cut(x, P_x), ignored))
+    assert torch.isnan(twin(block(x, P_x), ignored))
     total = loss_class.DistributedCrossEntropyLoss(P_x, reduction="sum")
-    assert float(total(cut(x, P_x).half(), ignored)) == 0.0
+    assert float(total(block(x, P_x).half(), ignored)) == 0.0
 
 
 @ranks(4)
 def test_a_classifier_with_split_classes(world: World) -> None:
     """Column-parallel logits, whose classes are never on one worker."""
-    P = arranged(world, (2, 2))
+    P = grid(world, (2, 2))
     torch.manual_seed(1)
     layer = torch.nn.Linear(5, 7).double()
     head = DistributedLinear.of(layer, P)
@@ -230,7 +231,7 @@ def test_a_classifier_with_split_classes(world: World) -> None:
     layer.zero_grad()
     assert P.index is not None
     mine = target[3 * P.index[0] : 3 * P.index[0] + 3]
-    got = loss_class.DistributedCrossEntropyLoss(P)(head(cut(x, P)), mine)
+    got = loss_class.DistributedCrossEntropyLoss(P)(head(block(x, P)), mine)
     got.backward()
     assert error(got.detach(), expected.detach()) <= 64 * U
     for parameter, grad in zip(head.parameters(), grads, strict=True):
@@ -239,7 +240,7 @@ def test_a_classifier_with_split_classes(world: World) -> None:
 
 @ranks(3)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     mse = loss.DistributedMSELoss(P_x)
     with pytest.raises(ValueError, match=r"rank 1 of 3 x 1.*\(2, 5\).*must be \(2, 4\)"):
         mse(torch.zeros(2, 4), torch.zeros(2, 4 + (world.rank == 1)))
@@ -270,5 +271,5 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="label_smoothing"):
         loss_class.DistributedCrossEntropyLoss(P_x, label_smoothing=2.0)
     with pytest.raises(ValueError, match="classes at least"):
-        loss_class.DistributedNLLLoss(arranged(world, (3,)))
+        loss_class.DistributedNLLLoss(grid(world, (3,)))
     assert float(mse(torch.ones(2, 4), torch.zeros(2, 4))) == 1.0

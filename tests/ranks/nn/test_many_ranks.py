@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from box_kit import drawn
+from box_kit import seeded
 from conv_cases import (
     CONVOLUTIONS,
     TRANSPOSED,
@@ -23,10 +23,18 @@ from conv_cases import (
     transpose_cases,
 )
 from conv_general_cases import check_general, general_cases
-from conv_kit import Sizes, arranged, balanced_block, block, blocks_of, draw_cases, partitions
-from cuts_kit import random_sizes, shapes_of
 from hypothesis import strategies as st
 from norm_kit import batch_norm_twin, compare, group_norm_twin, layer_norm_twin, randomize
+from partition_kit import (
+    Sizes,
+    block,
+    blocks_of,
+    draw_cases,
+    grid,
+    grid_shapes,
+    grids_up_to,
+    random_sizes,
+)
 from pool_cases import check_pool, some_pool
 from torch.nn import functional
 from upsample_cases import check_upsample, some_upsample
@@ -50,7 +58,7 @@ class Halo(NamedTuple):
 
 @st.composite
 def halos(draw: st.DrawFn, size: int) -> Halo:
-    partition = draw(st.sampled_from([s for s in partitions(size, 2) if s[0] * s[1] == size]))
+    partition = draw(st.sampled_from([s for s in grids_up_to(size, 2) if s[0] * s[1] == size]))
     # No wider than what is there: torch refuses to reflect more.
     widths = [(draw(st.integers(0, 5)), draw(st.integers(0, 5))) for _ in partition]
     blocks = tuple(draw(blocks_of(draw(st.integers(6, 11)), n)) for n in partition)
@@ -58,7 +66,7 @@ def halos(draw: st.DrawFn, size: int) -> Halo:
 
 
 def check_halo(world: World, case: Halo) -> None:
-    P_x = arranged(world, case.partition)
+    P_x = grid(world, case.partition)
     x = integer_valued([sum(sizes) for sizes in case.blocks], seed=3)
     mode = "constant" if case.edge == "zeros" else case.edge
     padded = functional.pad(x[None, None], [5] * 4, mode=mode)[0, 0]
@@ -87,7 +95,7 @@ class Move(NamedTuple):
 
 @st.composite
 def moves(draw: st.DrawFn, size: int) -> Move:
-    shapes = st.sampled_from(partitions(size, draw(st.integers(1, 4))))
+    shapes = st.sampled_from(grids_up_to(size, draw(st.integers(1, 4))))
     source, target = draw(shapes), draw(shapes)
     sizes = [draw(st.integers(length, 9)) for length in target]
     blocks, new_blocks = (
@@ -99,11 +107,11 @@ def moves(draw: st.DrawFn, size: int) -> Move:
 
 
 def check_move(world: World, case: Move) -> None:
-    P_x, P_y = arranged(world, case.source), arranged(world, case.target)
+    P_x, P_y = grid(world, case.source), grid(world, case.target)
     x = integer_valued([sum(sizes) for sizes in case.blocks], case.dtype, seed=3)
     mine = block(x, P_x, case.blocks)
     got = ops.repartition(mine, P_x, P_y)
-    assert torch.equal(got, balanced_block(x, P_y)) if P_y.active else got.numel() == 0
+    assert torch.equal(got, block(x, P_y)) if P_y.active else got.numel() == 0
     move = partial(ops.repartition, P_x=P_x, P_y=P_y, sizes=case.new_blocks)
     got = move(mine)
     assert torch.equal(got, block(x, P_y, case.new_blocks)) if P_y.active else got.numel() == 0
@@ -114,8 +122,8 @@ def check_move(world: World, case: Move) -> None:
 def check_norm(world: World, seed: int) -> None:
     """One of the norms, on any cut."""
     draw = random.Random(seed)
-    shape = draw.choice(list(shapes_of(world.size, draw.randint(2, 4))))
-    P_x = arranged(world, shape)
+    shape = draw.choice(grid_shapes(draw.randint(2, 4), [world.size]))
+    P_x = grid(world, shape)
     size = [draw.randint(4, 6), 6, *(draw.randint(4, 9) for _ in shape[2:])]
     kind = torch.nn.BatchNorm2d if len(shape) == 4 else torch.nn.BatchNorm1d
     layer, twin = draw.choice(
@@ -141,16 +149,22 @@ KINDS: dict[str, tuple[Drawing, Callable[[World, Any], None]]] = {
     ),
     "conv general": (lambda size, num: draw_cases(general_cases(size), num), check_general),
     "max pool": (
-        lambda size, num: drawn(partial(some_pool, num_workers=size, is_max=True), num),
+        lambda size, num: draw_cases(
+            seeded(partial(some_pool, num_workers=size, is_max=True)), num
+        ),
         partial(check_pool, is_max=True),
     ),
     "avg pool": (
-        lambda size, num: drawn(partial(some_pool, num_workers=size, is_max=False), num),
+        lambda size, num: draw_cases(
+            seeded(partial(some_pool, num_workers=size, is_max=False)), num
+        ),
         partial(check_pool, is_max=False),
     ),
     "norm": (lambda size, num: list(range(num)), check_norm),
     "interpolation": (
-        lambda size, num: drawn(partial(some_upsample, num_workers=size, is_exact=False), num),
+        lambda size, num: draw_cases(
+            seeded(partial(some_upsample, num_workers=size, is_exact=False)), num
+        ),
         partial(check_upsample, dtype=torch.float64),
     ),
     "repartition": (lambda size, num: draw_cases(moves(size), num), check_move),

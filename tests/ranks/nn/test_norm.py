@@ -8,8 +8,9 @@ from unittest import mock
 
 import pytest
 import torch
-from cuts_kit import TRANSPORTS, U, arranged, cut, error, random_sizes, shapes_of
 from norm_kit import batch_norm_twin, compare, group_norm_twin, layer_norm_twin, randomize
+from partition_kit import TRANSPORTS, block, grid, grid_shapes, random_sizes
+from rounding_kit import U, error
 
 from kadril.errors import MismatchError
 from kadril.nn.norm import standardize
@@ -31,8 +32,8 @@ def test_batch_norm_is_torchs_on_any_cut(world: World) -> None:
     draw = random.Random(1)
     kinds = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}
     for num_dims, kind in [*kinds.items(), (5, torch.nn.BatchNorm3d)]:
-        for shape in shapes_of(world.size, num_dims):
-            P_x = arranged(world, shape)
+        for shape in grid_shapes(num_dims, [world.size]):
+            P_x = grid(world, shape)
             size = [draw.randint(4, 6) for _ in shape]
             layer = randomize(
                 kind(
@@ -50,13 +51,13 @@ def test_batch_norm_is_torchs_on_any_cut(world: World) -> None:
 @ranks(3, transports=TRANSPORTS)
 def test_running_statistics_over_several_batches(world: World) -> None:
     for momentum, shape in [(0.1, (3, 1, 1)), (None, (1, 1, 3)), (None, (1, 3, 1))]:
-        P_x = arranged(world, shape)
+        P_x = grid(world, shape)
         layer = torch.nn.BatchNorm1d(4, momentum=momentum).double()
         twin = DistributedBatchNorm1d.of(copy.deepcopy(layer), P_x)
         for batch in range(4):
             x = integer_valued((5, 4, 3), seed=batch)
             layer(x)
-            twin(cut(x, P_x))
+            twin(block(x, P_x))
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             # Means and variances of 15 numbers of at most 8, and four steps.
             assert error(getattr(twin, name), getattr(layer, name)) <= 4 * 16 * 15 * 64 * U, name
@@ -71,7 +72,7 @@ def test_running_statistics_over_several_batches(world: World) -> None:
 @ranks(4)
 def test_batch_norm_in_evaluation_and_without_running_statistics(world: World) -> None:
     for shape in [(2, 1, 2, 1), (1, 2, 1, 2), (1, 1, 1, 3)]:
-        P_x = arranged(world, shape)
+        P_x = grid(world, shape)
         layer = randomize(torch.nn.BatchNorm2d(4))
         layer(integer_valued((4, 4, 5, 3), seed=3))
         layer.eval()
@@ -85,8 +86,8 @@ def test_batch_norm_in_evaluation_and_without_running_statistics(world: World) -
 def test_group_norm_is_torchs_on_any_cut(world: World) -> None:
     draw = random.Random(2)
     for num_dims in (2, 3, 4):
-        for shape in shapes_of(world.size, num_dims):
-            P_x = arranged(world, shape)
+        for shape in grid_shapes(num_dims, [world.size]):
+            P_x = grid(world, shape)
             num_groups = draw.choice([1, 2, 3, 6])
             size = [draw.randint(2, 4), 6, *(draw.randint(3, 5) for _ in shape[2:])]
             layer = randomize(torch.nn.GroupNorm(num_groups, 6, affine=draw.random() < 0.8))
@@ -98,8 +99,8 @@ def test_group_norm_is_torchs_on_any_cut(world: World) -> None:
 def test_layer_norm_is_torchs_on_any_cut(world: World) -> None:
     draw = random.Random(3)
     for num_dims, num_normalized in [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3)]:
-        for shape in shapes_of(world.size, num_dims):
-            P_x = arranged(world, shape)
+        for shape in grid_shapes(num_dims, [world.size]):
+            P_x = grid(world, shape)
             size = [draw.randint(3, 6) for _ in shape]
             layer = randomize(
                 torch.nn.LayerNorm(
@@ -117,7 +118,7 @@ def test_layer_norm_is_torchs_on_any_cut(world: World) -> None:
 def test_matrices_larger_than_a_piece(world: World, piece: int) -> None:
     """Parts of a row, single rows, and several rows at a time."""
     x = integer_valued((4, 6, 5, 4), seed=3)
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     with mock.patch.object(standardize, "PIECE", piece):
         for layer, twin in [
             (torch.nn.BatchNorm2d(6), batch_norm_twin),
@@ -125,34 +126,34 @@ def test_matrices_larger_than_a_piece(world: World, piece: int) -> None:
             (torch.nn.LayerNorm([6, 5, 4]), layer_norm_twin),
         ]:
             compare(P_x, randomize(layer), twin, x, None)
-        half = DistributedGroupNorm(P_x, 3, 6)(cut(x, P_x).bfloat16())
+        half = DistributedGroupNorm(P_x, 3, 6)(block(x, P_x).bfloat16())
     # One rounding to 8 bits of |y| < 4.
     wanted = torch.nn.functional.group_norm(x, 3)
-    assert error(half.detach().double(), cut(wanted, P_x)) <= 4 * 2.0**-8
+    assert error(half.detach().double(), block(wanted, P_x)) <= 4 * 2.0**-8
 
 
 @ranks(2, 4)
 def test_the_mean_may_be_far_from_zero(world: World) -> None:
     """E x^2 - (E x)^2 would leave nothing of a variance of 1 about a mean of 1000 in float32."""
-    P_x = arranged(world, (2, 1, world.size // 2))
+    P_x = grid(world, (2, 1, world.size // 2))
     generator = torch.Generator().manual_seed(1)
     x = (torch.randn(8, 3, 512, generator=generator) + 1000).requires_grad_()
     exact = torch.nn.functional.batch_norm(x.detach().double(), None, None, training=True)
-    mine = cut(x.detach(), P_x)
+    mine = block(x.detach(), P_x)
     got = DistributedBatchNorm1d(P_x, 3, affine=False)(mine)
     # x - float(mean) is exact (both are near 1000), so what is left are the roundings of the
     # product and the sum, and of the variance: a few 2^-24 relative to |y| <= 5.
-    assert float((got.double() - cut(exact, P_x)).abs().max()) <= 5 * 8 * 2.0**-24
-    half = DistributedBatchNorm1d(P_x, 3)(cut(x.detach() - 1000, P_x).bfloat16())
+    assert float((got.double() - block(exact, P_x)).abs().max()) <= 5 * 8 * 2.0**-24
+    half = DistributedBatchNorm1d(P_x, 3)(block(x.detach() - 1000, P_x).bfloat16())
     assert half.dtype == torch.bfloat16
 
 
 @ranks(3)
 def test_gradients_by_differences(world: World) -> None:
     """The layer as a function of one worker's number at a time, against its backward pass."""
-    P_x = arranged(world, (1, 1, 3))
+    P_x = grid(world, (1, 1, 3))
     x = integer_valued((2, 4, 6), seed=1) / 4
-    g = cut(integer_valued((2, 4, 6), seed=2), P_x)
+    g = block(integer_valued((2, 4, 6), seed=2), P_x)
     layers = [
         DistributedBatchNorm(P_x, 4).double().train(),
         DistributedGroupNorm(P_x, 2, 4).double(),
@@ -160,21 +161,21 @@ def test_gradients_by_differences(world: World) -> None:
     ]
     step = 2.0**-17
     for layer in layers:
-        mine = cut(x, P_x).requires_grad_()
+        mine = block(x, P_x).requires_grad_()
         layer(mine).backward(g)
         for place in [(0, 0, 0), (1, 3, 5), (0, 2, 3)]:
             moved = []
             for sign in (1, -1):
                 y = x.clone()
                 y[place] += sign * step
-                part = (layer(cut(y, P_x)).detach() * g).sum().reshape(1)
+                part = (layer(block(y, P_x)).detach() * g).sum().reshape(1)
                 world.transport.allreduce(part)
                 moved.append(float(part))
             slope = (moved[0] - moved[1]) / (2 * step)
             marked = torch.zeros_like(x)
             marked[place] = 1
             assert mine.grad is not None
-            part = (mine.grad * cut(marked, P_x)).sum().reshape(1)
+            part = (mine.grad * block(marked, P_x)).sum().reshape(1)
             world.transport.allreduce(part)
             # Third derivatives of up to about 1000 times step^2, and 1e-13 of rounding over step.
             assert abs(slope - float(part)) <= 1e-6
@@ -182,7 +183,7 @@ def test_gradients_by_differences(world: World) -> None:
 
 @ranks(2)
 def test_evaluation_is_linear(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     layer = DistributedBatchNorm1d(P_x, 4, eps=0.0, affine=False).double().eval()
     x = integer_valued((2, 4, 3), seed=1, rank=world.rank)
     check_autograd_adjoint(world, layer, x, integer_valued((2, 4, 3), seed=2, rank=world.rank))
@@ -190,10 +191,10 @@ def test_evaluation_is_linear(world: World) -> None:
 
 @ranks(4)
 def test_a_rank_whose_input_needs_no_gradient(world: World) -> None:
-    P_x = arranged(world, (4, 1, 1))
+    P_x = grid(world, (4, 1, 1))
     for layer in (
         DistributedBatchNorm1d(P_x, 2, affine=False),
-        DistributedLayerNorm(arranged(world, (1, 1, 4)), [2, 12]),
+        DistributedLayerNorm(grid(world, (1, 1, 4)), [2, 12]),
     ):
         x = torch.ones(2, 2, 3) * torch.arange(3.0) + world.rank
         x.requires_grad_(world.rank == 1)
@@ -203,7 +204,7 @@ def test_a_rank_whose_input_needs_no_gradient(world: World) -> None:
 
 @ranks(3)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (3, 1, 1))
+    P_x = grid(world, (3, 1, 1))
     layer = DistributedBatchNorm1d(P_x, 4)
     with pytest.raises(ValueError, match=r"DistributedBatchNorm1d\(4\).*5 channels in dim 1"):
         layer(torch.zeros(2, 5, 3))
@@ -225,7 +226,7 @@ def test_bad_input(world: World) -> None:
         DistributedGroupNorm(P_x, 4, 4)(torch.zeros(1 if world.rank == 1 else 0, 4, 1))
     with pytest.raises(ValueError, match="6 channels"):
         DistributedGroupNorm(P_x, 2, 4)(torch.zeros(2, 6, 3))
-    one = arranged(world, (1, 1, 1))
+    one = grid(world, (1, 1, 1))
     other = DistributedBatchNorm1d(one, 4)
     if not one.active:
         with pytest.raises(ValueError, match="zero-volume"):

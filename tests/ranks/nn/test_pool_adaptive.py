@@ -16,7 +16,8 @@ from random import Random
 
 import pytest
 import torch
-from box_kit import Case, arranged, balanced, drawn, held, run, sequential, some_input
+from box_kit import run, seeded, sequential, shared_block, some_input
+from partition_kit import Case, block, draw_cases, grid
 
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
@@ -56,15 +57,17 @@ def some_case(random: Random, num_workers: int) -> Case:
     kinds = [1, None] if num_spatial > 1 else [1]
     output_size = tuple(
         random.choice([random.randint(length, largest + 2), *kinds])
-        for length in given.shape[-num_spatial:]
+        for length in given.partition[-num_spatial:]
     )
     settings = {"output_size": output_size if num_spatial > 1 else output_size[0]}
-    return Case(*given, {"num_spatial": num_spatial, **settings})
+    return given._replace(settings={"num_spatial": num_spatial, **settings})
 
 
 @pytest.fixture(scope="module")
 def cases() -> Cases:
-    return {size: drawn(partial(some_case, num_workers=size), 30) for size in (1, 2, 3, 4)}
+    return {
+        size: draw_cases(seeded(partial(some_case, num_workers=size)), 30) for size in (1, 2, 3, 4)
+    }
 
 
 @ranks(1, 2, 3, 4)
@@ -73,16 +76,16 @@ def test_adaptive_avg_pool_is_torchs(world: World, cases: Cases) -> None:
         num_spatial, output_size = case.settings["num_spatial"], case.settings["output_size"]
         torch_class, twin_class = AVG[num_spatial]
         layer = torch_class(output_size)
-        x = integer_valued(case.sizes, seed=4)
+        x = integer_valued(case.shape, seed=4)
         reference = sequential(layer, x, FACTOR[num_spatial])
-        P_x = arranged(world, case.shape)
+        P_x = grid(world, case.partition)
         twin = twin_class.of(layer, P_x)
-        y, x_grad = run(twin, held(x, P_x, case), balanced(reference.y_grad, P_x, is_shared=True))
+        y, x_grad = run(twin, block(x, P_x, case.blocks), shared_block(reference.y_grad, P_x))
         if not P_x.active:
             assert y.numel() == 0
             continue
-        assert torch.equal(y, balanced(reference.y, P_x, is_shared=True)), case
-        assert torch.equal(x_grad, held(reference.x_grad, P_x, case)), case
+        assert torch.equal(y, shared_block(reference.y, P_x)), case
+        assert torch.equal(x_grad, block(reference.x_grad, P_x, case.blocks)), case
 
 
 @ranks(1, 2, 3, 4)
@@ -91,19 +94,19 @@ def test_adaptive_max_pool_is_torchs(world: World, cases: Cases) -> None:
     for case in cases[world.size]:
         torch_class, twin_class = MAX[case.settings["num_spatial"]]
         layer = torch_class(case.settings["output_size"])
-        x = integer_valued(case.sizes, seed=4)
+        x = integer_valued(case.shape, seed=4)
         reference = sequential(layer, x)
-        P_x = arranged(world, case.shape)
+        P_x = grid(world, case.partition)
         twin = twin_class.of(layer, P_x)
-        y, x_grad = run(twin, held(x, P_x, case), balanced(reference.y_grad, P_x, is_shared=True))
+        y, x_grad = run(twin, block(x, P_x, case.blocks), shared_block(reference.y_grad, P_x))
         if not P_x.active:
             assert y.numel() == 0
             continue
-        assert torch.equal(y, balanced(reference.y, P_x, is_shared=True)), case
-        assert torch.equal(x_grad, held(reference.x_grad, P_x, case)), case
+        assert torch.equal(y, shared_block(reference.y, P_x)), case
+        assert torch.equal(x_grad, block(reference.x_grad, P_x, case.blocks)), case
         with_indices = torch_class(case.settings["output_size"], return_indices=True)
-        _, found = twin_class.of(with_indices, P_x)(held(x, P_x, case))
-        assert torch.equal(found, balanced(with_indices(x)[1], P_x, is_shared=True)), case
+        _, found = twin_class.of(with_indices, P_x)(block(x, P_x, case.blocks))
+        assert torch.equal(found, shared_block(with_indices(x)[1], P_x)), case
 
 
 @ranks(4, transports=["shm", "c10d", "mpi:openmpi"])
@@ -122,11 +125,11 @@ def test_what_follows_a_global_pool_is_done_alike_by_all(world: World) -> None:
         assert whole.grad is not None
         wanted = [parameter.grad.clone() for parameter in head.parameters()]  # type: ignore[union-attr]
         head.zero_grad()
-        P_x = arranged(world, (1, 1, 2, 2))
-        mine = balanced(x, P_x).requires_grad_()
+        P_x = grid(world, (1, 1, 2, 2))
+        mine = block(x, P_x).requires_grad_()
         head(twin_class.of(layer, P_x)(mine).flatten(1)).square().mean().backward()
         assert mine.grad is not None
-        assert torch.equal(mine.grad, balanced(whole.grad, P_x))
+        assert torch.equal(mine.grad, block(whole.grad, P_x))
         for parameter, grad in zip(head.parameters(), wanted, strict=True):
             assert parameter.grad is not None
             assert torch.equal(parameter.grad, grad)
@@ -135,7 +138,7 @@ def test_what_follows_a_global_pool_is_done_alike_by_all(world: World) -> None:
 @ranks(4)
 def test_a_shared_output_counts_once(world: World) -> None:
     """<F x, y> == <x, F* y>, where a replicated vector is one vector."""
-    P_x = arranged(world, (1, 1, 2, 2))
+    P_x = grid(world, (1, 1, 2, 2))
     pool = DistributedAdaptiveAvgPool2d(P_x, (1, 4))  # dim 2 is shared, dim 3 is split
     x = integer_valued((1, 2, 4, 8), seed=1, rank=world.rank) * 16
     assert P_x.index is not None
@@ -149,29 +152,29 @@ def test_a_shared_output_counts_once(world: World) -> None:
 
 @ranks(2)
 def test_half_precision_is_summed_in_single(world: World) -> None:
-    P_x = arranged(world, (1, 1, 1, 2))
+    P_x = grid(world, (1, 1, 1, 2))
     x = (torch.arange(3 * 7 * 300) * 7 % 31).view(1, 3, 7, 300).to(torch.bfloat16)
     for output_size in (1, (3, 4)):
         layer = torch.nn.AdaptiveAvgPool2d(output_size)
-        got = DistributedAdaptiveAvgPool2d.of(layer, P_x)(balanced(x, P_x))
+        got = DistributedAdaptiveAvgPool2d.of(layer, P_x)(block(x, P_x))
         assert got.dtype == torch.bfloat16
-        assert torch.equal(got, balanced(layer(x), P_x, is_shared=True))
+        assert torch.equal(got, shared_block(layer(x), P_x))
 
 
 @ranks(2)
 def test_infinite_neighbours_stay_out(world: World) -> None:
     """Bins of different sizes are taken from one array; what is beyond a bin is not multiplied."""
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     x = torch.arange(7.0).view(1, 1, 7)
     x[..., 3] = torch.inf
     layer = torch.nn.AdaptiveAvgPool1d(5)
-    got = DistributedAdaptiveAvgPool1d.of(layer, P_x)(balanced(x, P_x))
-    assert torch.equal(got, balanced(layer(x), P_x))
+    got = DistributedAdaptiveAvgPool1d.of(layer, P_x)(block(x, P_x))
+    assert torch.equal(got, block(layer(x), P_x))
 
 
 @ranks(4)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (1, 1, 4))
+    P_x = grid(world, (1, 1, 4))
     x = torch.zeros(1, 2, 3)
     with pytest.raises(ValueError, match=r"dim 2 of the output has 3 elements.*4 workers.*axis 2"):
         DistributedAdaptiveAvgPool1d(P_x, 3)(x)
@@ -182,7 +185,7 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="output_size must be a positive number"):
         DistributedAdaptiveAvgPool1d(P_x, 0)
     with pytest.raises(ValueError, match="or 2 of them"):
-        DistributedAdaptiveAvgPool2d(arranged(world, (1, 1, 2, 2)), (1, 2, 3))
+        DistributedAdaptiveAvgPool2d(grid(world, (1, 1, 2, 2)), (1, 2, 3))
     with pytest.raises(TypeError, match="got AdaptiveMaxPool1d"):
         DistributedAdaptiveAvgPool1d.of(torch.nn.AdaptiveMaxPool1d(1), P_x)
     assert DistributedAdaptiveAvgPool1d(P_x, 1)(x).shape == (1, 2, 1)

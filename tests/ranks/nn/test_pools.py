@@ -12,7 +12,8 @@ from functools import partial
 
 import pytest
 import torch
-from box_kit import Case, arranged, balanced, drawn, held
+from box_kit import seeded
+from partition_kit import Case, block, draw_cases, grid
 from pool_cases import AVG, FACTOR, MAX, check_pool, some_pool
 
 from kadril.errors import MismatchError
@@ -27,14 +28,16 @@ Cases = dict[int, list[Case]]
 @pytest.fixture(scope="module")
 def max_cases() -> Cases:
     return {
-        size: drawn(partial(some_pool, num_workers=size, is_max=True), 30) for size in (1, 2, 3, 4)
+        size: draw_cases(seeded(partial(some_pool, num_workers=size, is_max=True)), 30)
+        for size in (1, 2, 3, 4)
     }
 
 
 @pytest.fixture(scope="module")
 def avg_cases() -> Cases:
     return {
-        size: drawn(partial(some_pool, num_workers=size, is_max=False), 30) for size in (1, 2, 3, 4)
+        size: draw_cases(seeded(partial(some_pool, num_workers=size, is_max=False)), 30)
+        for size in (1, 2, 3, 4)
     }
 
 
@@ -56,10 +59,10 @@ def test_avg_pool_is_adjoint_to_its_backward_pass(world: World, avg_cases: Cases
         given = dict(case.settings)
         num_spatial = given.pop("num_spatial")
         _, twin_class = AVG[num_spatial]
-        P_x = arranged(world, case.shape)
+        P_x = grid(world, case.partition)
         twin = twin_class(P_x, **given)
         # Multiples of all divisors on both sides, so that nothing is rounded.
-        mine = held(integer_valued(case.sizes, seed=4), P_x, case) * FACTOR[num_spatial]
+        mine = block(integer_valued(case.shape, seed=4), P_x, case.blocks) * FACTOR[num_spatial]
         like = twin(mine)
         y = integer_valued(like.shape, seed=5, rank=world.rank) * FACTOR[num_spatial]
         check_autograd_adjoint(world, twin, mine.detach(), y)
@@ -70,44 +73,44 @@ def test_indices_of_maxima_are_those_of_the_global_tensor(world: World, max_case
     for case in max_cases[world.size][:30]:
         given = dict(case.settings)
         torch_class, twin_class = MAX[given.pop("num_spatial")]
-        x = integer_valued(case.sizes, seed=4)
+        x = integer_valued(case.shape, seed=4)
         y, indices = torch_class(**given, return_indices=True)(x)
-        P_x = arranged(world, case.shape)
-        got, found = twin_class(P_x, **given, return_indices=True)(held(x, P_x, case))
+        P_x = grid(world, case.partition)
+        got, found = twin_class(P_x, **given, return_indices=True)(block(x, P_x, case.blocks))
         if P_x.active:
-            assert torch.equal(got, balanced(y, P_x))
-            assert torch.equal(found, balanced(indices, P_x)), case
+            assert torch.equal(got, block(y, P_x))
+            assert torch.equal(found, block(indices, P_x)), case
 
 
 @ranks(4)
 def test_windows_over_many_workers(world: World) -> None:
     """Kernels wider than the neighbour's block gave silently wrong numbers elsewhere."""
-    P_x = arranged(world, (1, 1, 4))
+    P_x = grid(world, (1, 1, 4))
     x = integer_valued((1, 2, 12), seed=1)
     for kernel in (5, 9):
         layer = torch.nn.MaxPool1d(kernel, stride=1, padding=kernel // 2)
         twin = DistributedMaxPool1d.of(layer, P_x)
-        assert torch.equal(twin(balanced(x, P_x)), balanced(layer(x), P_x))
+        assert torch.equal(twin(block(x, P_x)), block(layer(x), P_x))
 
 
 @ranks(2)
 def test_dtypes(world: World) -> None:
     """Rounded as torch rounds: sums of 8- and 16-bit numbers in 32 bits, whole numbers cut."""
-    P_x = arranged(world, (1, 1, 1, 2))
+    P_x = grid(world, (1, 1, 1, 2))
     whole = torch.arange(2 * 5 * 9).view(1, 2, 5, 9) * 7 % 31 - 11
     layers = [torch.nn.MaxPool2d(3, 2, 1), torch.nn.AvgPool2d(3, 2, 1, count_include_pad=False)]
     twins = [DistributedMaxPool2d.of(layers[0], P_x), DistributedAvgPool2d.of(layers[1], P_x)]
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
         x = whole.to(dtype)
         for layer, twin in zip(layers, twins, strict=True):
-            assert torch.equal(twin(balanced(x, P_x)), balanced(layer(x), P_x)), (dtype, layer)
+            assert torch.equal(twin(block(x, P_x)), block(layer(x), P_x)), (dtype, layer)
     x = whole.to(torch.uint8)
-    assert torch.equal(twins[0](balanced(x, P_x)), balanced(layers[0](x), P_x))
+    assert torch.equal(twins[0](block(x, P_x)), block(layers[0](x), P_x))
 
 
 @ranks(2)
 def test_what_needs_no_exchange_makes_none(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     twin = DistributedMaxPool2d(P_x, 2)
     twin(torch.zeros(1, 1, 4, 6))
     (plan,) = twin._plans._plans.values()
@@ -118,9 +121,9 @@ def test_what_needs_no_exchange_makes_none(world: World) -> None:
 
 @ranks(2)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     with pytest.raises(ValueError, match=r"P_x has shape 2 x 1.*it needs 4 axes"):
-        DistributedMaxPool2d(arranged(world, (2, 1)), 2)
+        DistributedMaxPool2d(grid(world, (2, 1)), 2)
     with pytest.raises(ValueError, match="more than half"):
         DistributedAvgPool1d(P_x, 3, padding=2)
     with pytest.raises(ValueError, match="stride 0"):
@@ -128,7 +131,7 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="kernel_size must be a number or 1"):
         DistributedAvgPool1d(P_x, (3, 3))
     with pytest.raises(ValueError, match="divisor_override"):
-        DistributedAvgPool2d(arranged(world, (1, 1, 2, 1)), 2, divisor_override=0)
+        DistributedAvgPool2d(grid(world, (1, 1, 2, 1)), 2, divisor_override=0)
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.MaxPool1d, got AvgPool1d"):
         DistributedMaxPool1d.of(torch.nn.AvgPool1d(2), P_x)
     pool = DistributedMaxPool1d(P_x, 5)
@@ -137,10 +140,10 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match=r"dim 2 of the output has 1 elements.*2 workers.*axis 2"):
         pool(torch.zeros(1, 1, 3))
     with pytest.raises(MismatchError, match="dim 1"):
-        DistributedMaxPool1d(arranged(world, (2, 1, 1)), 2)(torch.zeros(1, 1 + world.rank, 4))
+        DistributedMaxPool1d(grid(world, (2, 1, 1)), 2)(torch.zeros(1, 1 + world.rank, 4))
     with pytest.raises(ValueError, match="one axis for each dim"):
         pool(torch.zeros(1, 1, 3, 3))
-    alone = DistributedMaxPool1d(arranged(world, (1, 1, 1)), 2, what="stem")
+    alone = DistributedMaxPool1d(grid(world, (1, 1, 1)), 2, what="stem")
     if world.rank == 1:
         with pytest.raises(ValueError, match="stem: this rank is not in the partition"):
             alone(torch.zeros(1, 1, 4))

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
+from partition_kit import TRANSPORTS, grid
 
 from kadril import ops
 from kadril.nn import primitives as nn
-from kadril.partition import Partition, world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
-def arranged(world: World, shape: Sequence[int]) -> Partition:
-    return world_partition(world).create_cartesian_topology_partition(shape)
-
-
 def pairs_of(world: World) -> list[tuple[torch.nn.Module, Function]]:
     """Modules, and what they should do, for blocks of 4 x 6 on 2 x 2."""
-    P_x, P_y, one = arranged(world, (2, 2)), arranged(world, (4, 1)), arranged(world, (1, 2))
+    P_x, P_y, one = grid(world, (2, 2)), grid(world, (4, 1)), grid(world, (1, 2))
     halo = [(1, 2), (0, -1)]
     return [
         (nn.AllSumReduce(P_x, (1,)), lambda x: ops.all_sum_reduce(x, P_x, (1,))),
@@ -67,9 +63,9 @@ def test_modules_do_what_functions_do(world: World) -> None:
             pickle.dumps(module)
 
 
-@ranks(4, transports=["shm", "c10d", "mpi:openmpi"])
+@ranks(4, transports=TRANSPORTS)
 def test_from_few_to_many(world: World) -> None:
-    P_x, one = arranged(world, (2, 2)), arranged(world, (1, 2))
+    P_x, one = grid(world, (2, 2)), grid(world, (1, 2))
     nothing = ops.zero_volume_tensor(dtype=torch.float64)
     x = integer_valued((4, 6), seed=1, rank=world.rank)
     given = x if one.active else nothing
@@ -80,14 +76,14 @@ def test_from_few_to_many(world: World) -> None:
     whole = integer_valued((4, 6), seed=1, rank=2)
     blocks = nn.Scatter(P_x, 2, sizes=[[1, 3], None])(x if P_x.rank == 2 else nothing)
     assert torch.equal(nn.Gather(P_x, 2)(blocks), whole if P_x.rank == 2 else blocks[:, :0])
-    away = nn.Broadcast(arranged(world, (1, 1)), P_x, preserve_batch=False)
+    away = nn.Broadcast(grid(world, (1, 1)), P_x, preserve_batch=False)
     assert away(x if world.rank == 0 else nothing).shape == (4, 6)
 
 
 @ranks(4)
 def test_the_sum_of_six_and_the_like(world: World) -> None:
     """Axes may be given by position; extremes give gradients to their owner alone."""
-    P_x = arranged(world, (1, 2, 2))
+    P_x = grid(world, (1, 2, 2))
     x = torch.full((7, 5), float(world.rank), requires_grad=True)
     assert nn.AllSumReduce(P_x, (1, 2))(x).unique().tolist() == [6.0]
     for layer, value, owner in [
@@ -108,7 +104,7 @@ def test_the_sum_of_six_and_the_like(world: World) -> None:
 
 @ranks(3)
 def test_the_end_of_a_network_that_only_some_have(world: World) -> None:
-    P_x, one = arranged(world, (3, 1)), arranged(world, (1, 1))
+    P_x, one = grid(world, (3, 1)), grid(world, (1, 1))
     model = torch.nn.Sequential(
         nn.SumReduce(P_x, one), nn.ZeroVolumeCorrector(), torch.nn.Flatten(0)
     )
@@ -125,7 +121,7 @@ def test_the_end_of_a_network_that_only_some_have(world: World) -> None:
 @ranks(3)
 def test_shapes_may_change_from_call_to_call(world: World) -> None:
     """Also on one rank only: what moves is decided by all of them together."""
-    P_x, P_y = arranged(world, (3, 1)), arranged(world, (1, 3))
+    P_x, P_y = grid(world, (3, 1)), grid(world, (1, 3))
     layer = nn.Repartition(P_x, P_y)
     for sizes in ([2, 2, 2], [1, 3, 2], [2, 2, 2], [0, 0, 5]):
         whole = integer_valued((sum(sizes), 3), seed=1)

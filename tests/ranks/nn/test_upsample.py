@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from box_kit import Case, arranged, balanced, drawn, held, run, sequential
+from box_kit import run, seeded, sequential
+from partition_kit import Case, block, draw_cases, grid
 from upsample_cases import LARGEST_INPUT, check_upsample, matrix_of, some_upsample
 
 from kadril.nn.interpolation.function import interpolate
@@ -32,7 +33,7 @@ Cases = dict[int, list[Case]]
 @pytest.fixture(scope="module")
 def cases() -> Cases:
     return {
-        size: drawn(partial(some_upsample, num_workers=size, is_exact=False), 30)
+        size: draw_cases(seeded(partial(some_upsample, num_workers=size, is_exact=False)), 30)
         for size in (1, 2, 3, 4)
     }
 
@@ -40,7 +41,7 @@ def cases() -> Cases:
 @pytest.fixture(scope="module")
 def exact_cases() -> Cases:
     return {
-        size: drawn(partial(some_upsample, num_workers=size, is_exact=True), 30)
+        size: draw_cases(seeded(partial(some_upsample, num_workers=size, is_exact=True)), 30)
         for size in (1, 2, 3, 4)
     }
 
@@ -62,24 +63,26 @@ def test_powers_of_two_are_exact(world: World, exact_cases: Cases) -> None:
     """The way in which torch's own function interpolates boxes; bicubic on two dims included."""
     for case in exact_cases[world.size]:
         layer = torch.nn.Upsample(**case.settings)
-        x = integer_valued(case.sizes, seed=4)
-        P_x = arranged(world, case.shape)
+        x = integer_valued(case.shape, seed=4)
+        P_x = grid(world, case.partition)
         reference = sequential(layer, x)
         got, got_grad = run(
-            DistributedUpsample.of(layer, P_x), held(x, P_x, case), balanced(reference.y_grad, P_x)
+            DistributedUpsample.of(layer, P_x),
+            block(x, P_x, case.blocks),
+            block(reference.y_grad, P_x),
         )
         if P_x.active:
-            assert torch.equal(got, balanced(reference.y, P_x)), case
+            assert torch.equal(got, block(reference.y, P_x)), case
             assert got.is_contiguous()
-            assert torch.equal(got_grad, held(reference.x_grad, P_x, case)), case
+            assert torch.equal(got_grad, block(reference.x_grad, P_x, case.blocks)), case
 
 
 @ranks(4, transports=["shm", "c10d", "mpi:openmpi"])
 def test_backward_pass_is_the_adjoint(world: World, exact_cases: Cases, cases: Cases) -> None:
     for case in [*exact_cases[world.size][:8], *cases[world.size][:16]]:
-        P_x = arranged(world, case.shape)
+        P_x = grid(world, case.partition)
         twin = DistributedUpsample(P_x, **case.settings)
-        x = held(integer_valued(case.sizes, seed=4), P_x, case)
+        x = block(integer_valued(case.shape, seed=4), P_x, case.blocks)
         y = integer_valued(twin(x).shape, seed=5, rank=world.rank)
         is_exact = case in exact_cases[world.size]
         # Sums of up to 1000 products on either side.
@@ -90,7 +93,7 @@ def test_backward_pass_is_the_adjoint(world: World, exact_cases: Cases, cases: C
 @ranks(3)
 def test_far_from_the_origin_weights_are_still_torchs(world: World) -> None:
     """Positions rounded in another way than torch's would be off by 1e-4 out there."""
-    P_x = arranged(world, (1, 1, 3))
+    P_x = grid(world, (1, 1, 3))
     x = integer_valued((1, 1, 3000), torch.float32, seed=1)
     for layer in [
         torch.nn.Upsample(7001, mode="linear"),
@@ -99,21 +102,21 @@ def test_far_from_the_origin_weights_are_still_torchs(world: World) -> None:
         torch.nn.Upsample(7001, mode="nearest"),
         torch.nn.Upsample(1234, mode="nearest-exact"),
     ]:
-        got = DistributedUpsample.of(layer, P_x)(balanced(x, P_x))
-        off = (got - balanced(layer(x), P_x)).abs().max()
+        got = DistributedUpsample.of(layer, P_x)(block(x, P_x))
+        off = (got - block(layer(x), P_x)).abs().max()
         assert off <= 4 * LARGEST_INPUT * torch.finfo(torch.float32).eps, layer
 
 
 @ranks(2)
 def test_sizes_where_torch_has_several_rules(world: World) -> None:
     """Small images have a kernel of their own, whose nearest inputs are not always the same."""
-    P_x = arranged(world, (1, 1, 1, 2))
+    P_x = grid(world, (1, 1, 1, 2))
     for width, scale in [(5, 1.1), (33, 2.3), (3, 2.3), (100, 2.3), (257, 1.1)]:
         for mode in ("nearest", "nearest-exact"):
             x = integer_valued((1, 2, 3, width), seed=1)
             layer = torch.nn.Upsample(scale_factor=(2.0, scale), mode=mode)
-            got = DistributedUpsample.of(layer, P_x)(balanced(x, P_x))
-            assert torch.equal(got, balanced(layer(x), P_x)), (width, scale, mode)
+            got = DistributedUpsample.of(layer, P_x)(block(x, P_x))
+            assert torch.equal(got, block(layer(x), P_x)), (width, scale, mode)
 
 
 def test_weights_are_torchs() -> None:
@@ -140,31 +143,31 @@ def test_weights_are_torchs() -> None:
 
 @ranks(2)
 def test_other_dtypes(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     x = (torch.arange(2 * 9) * 7 % 31).view(1, 2, 9)
     near = torch.nn.Upsample(14)
-    got = DistributedUpsample.of(near, P_x)(balanced(x.to(torch.uint8), P_x))
-    assert torch.equal(got, balanced(near(x.to(torch.uint8)), P_x))
+    got = DistributedUpsample.of(near, P_x)(block(x.to(torch.uint8), P_x))
+    assert torch.equal(got, block(near(x.to(torch.uint8)), P_x))
     linear = torch.nn.Upsample(14, mode="linear")
-    got = DistributedUpsample.of(linear, P_x)(balanced(x.to(torch.bfloat16), P_x))
+    got = DistributedUpsample.of(linear, P_x)(block(x.to(torch.bfloat16), P_x))
     assert got.dtype == torch.bfloat16
     # torch rounds weights to 8 bits, we do not: two weights, and the result.
-    off = (got - balanced(linear(x.to(torch.bfloat16)), P_x)).abs().max()
+    off = (got - block(linear(x.to(torch.bfloat16)), P_x)).abs().max()
     assert off <= 3 * 31 * torch.finfo(torch.bfloat16).eps
 
 
 @ranks(2)
 def test_as_a_function(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2, 1))
+    P_x = grid(world, (1, 1, 2, 1))
     x = integer_valued((1, 2, 5, 4), seed=1)
-    got = interpolate(balanced(x, P_x), P_x, scale_factor=2, mode="bilinear")
+    got = interpolate(block(x, P_x), P_x, scale_factor=2, mode="bilinear")
     expected = torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
-    assert torch.equal(got, balanced(expected, P_x))
+    assert torch.equal(got, block(expected, P_x))
 
 
 @ranks(2)
 def test_bad_input(world: World) -> None:
-    P_x = arranged(world, (1, 1, 2))
+    P_x = grid(world, (1, 1, 2))
     with pytest.raises(ValueError, match="either size or scale_factor"):
         DistributedUpsample(P_x)
     with pytest.raises(ValueError, match="either size or scale_factor"):

@@ -7,7 +7,8 @@ from random import Random
 from typing import Any
 
 import torch
-from box_kit import Case, arranged, balanced, held, run, sequential, some_input
+from box_kit import run, sequential, some_input
+from partition_kit import Case, block, grid
 
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.testing import integer_valued
@@ -31,19 +32,19 @@ def some_upsample(random: Random, num_workers: int, is_exact: bool) -> Case | No
     if not mode.startswith("nearest"):
         settings["align_corners"] = random.choice([None, False, not is_exact])
     if is_exact:
-        settings["scale_factor"] = tuple(random.choice([1.0, 2.0, 4.0]) for _ in given.sizes[2:])
+        settings["scale_factor"] = tuple(random.choice([1.0, 2.0, 4.0]) for _ in given.shape[2:])
     elif random.random() < 0.5:
-        settings["size"] = tuple(random.randint(1, 2 * size + 3) for size in given.sizes[2:])
+        settings["size"] = tuple(random.randint(1, 2 * size + 3) for size in given.shape[2:])
     else:
-        settings["scale_factor"] = tuple(random.choice(SCALES) for _ in given.sizes[2:])
+        settings["scale_factor"] = tuple(random.choice(SCALES) for _ in given.shape[2:])
         settings["recompute_scale_factor"] = random.choice([None, False, True])
     outputs = settings.get("size") or [
         math.floor(size * scale)
-        for size, scale in zip(given.sizes[2:], settings["scale_factor"], strict=True)
+        for size, scale in zip(given.shape[2:], settings["scale_factor"], strict=True)
     ]
-    if any(size < length for size, length in zip(outputs, given.shape[2:], strict=True)):
+    if any(size < length for size, length in zip(outputs, given.partition[2:], strict=True)):
         return None
-    return Case(*given, settings)
+    return given._replace(settings=settings)
 
 
 def matrix_of(layer: torch.nn.Module, sizes: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -75,21 +76,21 @@ def bounds(A: torch.Tensor, mode: str, num_spatial: int) -> tuple[float, torch.T
 def check_upsample(world: World, case: Case, dtype: torch.dtype) -> None:
     layer = torch.nn.Upsample(**case.settings)
     mode = case.settings["mode"]
-    x = integer_valued(case.sizes, dtype, seed=4)
-    P_x = arranged(world, case.shape)
+    x = integer_valued(case.shape, dtype, seed=4)
+    P_x = grid(world, case.partition)
     reference = sequential(layer, x)
     y_grad = reference.y_grad.to(dtype)
-    A = matrix_of(layer, case.sizes, dtype)
+    A = matrix_of(layer, case.shape, dtype)
     x_grad = reference.x_grad
     if mode.startswith("nearest"):
         x_grad = (y_grad.flatten(2) @ A).view(x.shape)
     got, got_grad = run(
-        DistributedUpsample.of(layer, P_x), held(x, P_x, case), balanced(y_grad, P_x)
+        DistributedUpsample.of(layer, P_x), block(x, P_x, case.blocks), block(y_grad, P_x)
     )
     if not P_x.active:
         assert got.numel() == 0
         return
-    y_bound, x_bound = bounds(A, mode, len(case.sizes) - 2)
-    assert ((got - balanced(reference.y, P_x)).abs() <= y_bound).all(), case
-    allowed = held(x_bound.view(1, 1, *case.sizes[2:]).expand(case.sizes), P_x, case)
-    assert ((got_grad - held(x_grad, P_x, case)).abs() <= allowed).all(), case
+    y_bound, x_bound = bounds(A, mode, len(case.shape) - 2)
+    assert ((got - block(reference.y, P_x)).abs() <= y_bound).all(), case
+    allowed = block(x_bound.view(1, 1, *case.shape[2:]).expand(case.shape), P_x, case.blocks)
+    assert ((got_grad - block(x_grad, P_x, case.blocks)).abs() <= allowed).all(), case

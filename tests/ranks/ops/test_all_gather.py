@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from hypothesis import strategies as st
-from ops_kit import TRANSPORTS, arranged, block, drawn, nothing, whole
+from partition_kit import TRANSPORTS, block, draw_cases, grid, nothing, whole
 
 from kadril import ops
 from kadril.errors import MismatchError
@@ -18,7 +18,7 @@ from kadril.world import World
 
 @ranks(4, transports=TRANSPORTS)
 def test_blocks_put_together_over_every_choice_of_axes(world: World) -> None:
-    P_x = arranged(world, (2, 2))
+    P_x = grid(world, (2, 2))
     x = whole((5, 7))
     mine = block(x, P_x)
     assert P_x.index is not None
@@ -44,7 +44,7 @@ def test_blocks_put_together_over_every_choice_of_axes(world: World) -> None:
 
 @ranks(4)
 def test_the_sum_in_blocks(world: World) -> None:
-    P_x = arranged(world, (2, 2))
+    P_x = grid(world, (2, 2))
     parts = [integer_valued((5, 7), seed=1, rank=rank) for rank in range(4)]
     assert P_x.index is not None
     row, column = P_x.index
@@ -58,7 +58,7 @@ def test_the_sum_in_blocks(world: World) -> None:
     assert torch.equal(got, torch.split(sum(parts), balanced_sizes(7, 4), dim=1)[world.rank])
 
 
-CASES = drawn(
+CASES = draw_cases(
     st.tuples(
         st.lists(st.integers(0, 4), min_size=3, max_size=3),  # block sizes in line
         st.lists(st.integers(0, 3), min_size=0, max_size=2),  # sizes before the dim
@@ -71,7 +71,7 @@ CASES = drawn(
 
 @ranks(3)
 def test_blocks_of_any_sizes_along_any_dim(world: World) -> None:
-    P_x = arranged(world, (3,))
+    P_x = grid(world, (3,))
     for sizes, before, after, dtype in CASES:
         dim = len(before)
         shapes = [(*before, size, *after) for size in sizes]
@@ -89,14 +89,14 @@ def test_blocks_of_any_sizes_along_any_dim(world: World) -> None:
 
 @ranks(4)
 def test_workers_of_a_part_of_the_world(world: World) -> None:
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     x = torch.ones(2, 2, requires_grad=True) if P_x.active else nothing(torch.float32)
     got = ops.all_gather(x, P_x, 0)
     assert got.shape == ((6, 2) if P_x.active else (0,))
     assert got.data_ptr() != x.data_ptr() or not P_x.active
     got = ops.reduce_scatter(x, P_x, 0)
     assert got.shape == ((int(world.rank < 2), 2) if P_x.active else (0,))
-    alone = arranged(world, (1, 1))
+    alone = grid(world, (1, 1))
     if alone.active:
         same = ops.all_gather(x, alone, (0, 1))
         assert torch.equal(same, x)
@@ -105,7 +105,7 @@ def test_workers_of_a_part_of_the_world(world: World) -> None:
 
 @ranks(2)
 def test_what_does_not_fit(world: World) -> None:
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     with pytest.raises(MismatchError, match=r"but for dim 0.*\[2, 4\] on rank 1"):
         ops.all_gather(torch.zeros(2, 3 + world.rank), P_x, 0)
     with pytest.raises(MismatchError, match="different shapes"):

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from hypothesis import strategies as st
-from ops_kit import TRANSPORTS, arranged, block, drawn, whole
+from partition_kit import TRANSPORTS, block, draw_cases, grid, whole
 
 from kadril import ops
 from kadril.errors import MismatchError
@@ -20,7 +20,7 @@ from kadril.world import World
 def test_blocks_along_one_dim_become_blocks_along_another(world: World) -> None:
     """It is a repartition of the line."""
     x = whole((6, 7, 5))
-    P_x, P_y = arranged(world, (world.size, 1, 1)), arranged(world, (1, world.size, 1))
+    P_x, P_y = grid(world, (world.size, 1, 1)), grid(world, (1, world.size, 1))
     there = partial(ops.all_to_all, P_x=P_x, axis=0, split_dim=1, concat_dim=0)
     back = partial(ops.all_to_all, P_x=P_x, axis=0, split_dim=-3, concat_dim=-2)
     mine = block(x, P_x)
@@ -30,7 +30,7 @@ def test_blocks_along_one_dim_become_blocks_along_another(world: World) -> None:
     check_autograd_adjoint(world, there, mine, integer_valued(got.shape, seed=4, rank=world.rank))
 
 
-CASES = drawn(
+CASES = draw_cases(
     st.tuples(
         st.integers(0, 2),  # split_dim
         st.integers(0, 2),  # concat_dim
@@ -44,7 +44,7 @@ CASES = drawn(
 
 @ranks(3)
 def test_parts_of_any_sizes(world: World) -> None:
-    P_x = arranged(world, (3,))
+    P_x = grid(world, (3,))
     for split_dim, concat_dim, lengths, shape, wants_given in CASES:
         is_given = wants_given and split_dim != concat_dim
         parts, cuts = [], []
@@ -76,7 +76,7 @@ def test_parts_of_any_sizes(world: World) -> None:
 
 @ranks(2)
 def test_what_does_not_fit(world: World) -> None:
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     with pytest.raises(MismatchError, match=r"but for dim 1.*\[3, 2\] on rank 1"):
         ops.all_to_all(torch.zeros(2 + world.rank, 2), P_x, 0, 0, 1)
     with pytest.raises(ValueError, match="no axis 2"):

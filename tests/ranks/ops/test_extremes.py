@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, nothing
+from partition_kit import TRANSPORTS, grid, nothing
 
 from kadril import ops
 from kadril.errors import UnsupportedError
@@ -17,7 +17,7 @@ from kadril.world import World
 @ranks(1, 4, transports=TRANSPORTS)
 def test_gradients_go_to_the_first_owner(world: World) -> None:
     """Values from -8 to 8 on four ranks: there are many ties."""
-    P_x = arranged(world, (2, 2) if world.size == 4 else (1, 1))
+    P_x = grid(world, (2, 2) if world.size == 4 else (1, 1))
     lines = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]} if world.size == 4 else {0: [0]}
     everyones = [integer_valued((6, 5), seed=1, rank=rank) for rank in range(world.size)]
     grads = [integer_valued((6, 5), seed=2, rank=rank) for rank in range(world.size)]
@@ -41,7 +41,7 @@ def test_gradients_go_to_the_first_owner(world: World) -> None:
 
 @ranks(3)
 def test_values_that_are_no_ordinary_numbers(world: World) -> None:
-    P_x = arranged(world, (3,))
+    P_x = grid(world, (3,))
     x = torch.tensor(
         [
             [math.nan, 1.0, -math.inf],
@@ -62,7 +62,7 @@ def test_values_that_are_no_ordinary_numbers(world: World) -> None:
 
 @ranks(3)
 def test_dtypes_and_workers(world: World) -> None:
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     mine = torch.tensor([world.rank, -world.rank]) if P_x.active else nothing(torch.int64)
     got = ops.all_max_reduce(mine, P_x, (0,))
     assert got.tolist() == ([1, 0] if P_x.active else [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import strategies as st
-from ops_kit import TRANSPORTS, arranged, block, drawn, whole
+from partition_kit import TRANSPORTS, block, draw_cases, grid, whole
 from torch.nn import functional
 
 from kadril import ops
@@ -45,12 +45,12 @@ def check_halo(
 @pytest.mark.parametrize("edge", EDGES)
 @ranks(1, 4, transports=TRANSPORTS)
 def test_as_torch_pads(world: World, edge: str) -> None:
-    P_x = arranged(world, (2, 2) if world.size == 4 else (1, 1))
+    P_x = grid(world, (2, 2) if world.size == 4 else (1, 1))
     for halo in ([(1, 1), (0, 0)], [(2, 3), (4, 0)], [(4, 4), (5, 5)], [(-1, 1), (2, -2)]):
         check_halo(world, P_x, whole((5, 6)), halo, edge)
 
 
-CASES = drawn(
+CASES = draw_cases(
     st.tuples(
         st.integers(6, 9),
         st.integers(6, 9),
@@ -65,12 +65,12 @@ CASES = drawn(
 @ranks(6)
 def test_blocks_smaller_than_halos(world: World) -> None:
     for height, width, halo, edge, shape in CASES:
-        check_halo(world, arranged(world, shape), whole((height, width)), halo, edge)
+        check_halo(world, grid(world, shape), whole((height, width)), halo, edge)
 
 
 @ranks(2)
 def test_different_edges_along_different_dims(world: World) -> None:
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     x = whole((4, 4))
     got = ops.halo_exchange(block(x, P_x), P_x, [(1, 1), (1, 1)], edges=["circular", "replicate"])
     tall = torch.cat([x[-1:], x, x[:1]])
@@ -80,7 +80,7 @@ def test_different_edges_along_different_dims(world: World) -> None:
 
 @ranks(2)
 def test_what_cannot_be(world: World) -> None:
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     x = torch.zeros(3, 2)
     with pytest.raises(ValueError, match="dim 1 has 4 elements, too few for 4 beyond its end"):
         ops.halo_exchange(x, P_x, [(0, 0), (0, 4)], edges="reflect")

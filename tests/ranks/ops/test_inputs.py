@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, block, nothing, whole
+from partition_kit import TRANSPORTS, block, grid, nothing, whole
 
 from kadril import ops
 from kadril.errors import MismatchError, UnsupportedError
@@ -19,8 +19,8 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 def every_primitive(world: World) -> dict[str, Function]:
     """One of each, for blocks of 3 x 4 on a partition of 2 x 1."""
-    P_x, P_y = arranged(world, (2, 1)), arranged(world, (1, 2))
-    one = arranged(world, (1, 1))
+    P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
+    one = grid(world, (1, 1))
     return {
         "all_sum_reduce": lambda x: ops.all_sum_reduce(x, P_x, (0,)),
         "all_max_reduce": lambda x: ops.all_max_reduce(x, P_x, (0,)),
@@ -102,7 +102,7 @@ def test_lazily_conjugated_and_negated(world: World) -> None:
 
 @ranks(2)
 def test_every_dtype(world: World) -> None:
-    P_x, P_y = arranged(world, (2, 1)), arranged(world, (1, 2))
+    P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
     for dtype in (torch.int64, torch.uint8, torch.bool, torch.float16, torch.bfloat16):
         x = whole((6, 4), dtype)
         mine = block(x, P_x)
@@ -113,7 +113,7 @@ def test_every_dtype(world: World) -> None:
         padded = torch.cat([x[:1] * 0, x, x[:1] * 0])
         assert torch.equal(halo, padded[3 * world.rank : 3 * world.rank + 5])
         assert not halo.requires_grad
-        one = arranged(world, (1, 1))
+        one = grid(world, (1, 1))
         everywhere = ops.broadcast(x if one.active else nothing(dtype), one, P_y)
         assert torch.equal(everywhere, x)
         assert not everywhere.requires_grad
@@ -148,7 +148,7 @@ def test_gradients_wanted_by_one_rank_only(world: World) -> None:
 @ranks(2)
 def test_gradients_wanted_by_nobody(world: World) -> None:
     x = integer_valued((3, 4), seed=1, rank=world.rank)
-    one, P_y = arranged(world, (1, 1)), arranged(world, (1, 2))
+    one, P_y = grid(world, (1, 1)), grid(world, (1, 2))
     for name, function in every_primitive(world).items():
         assert not function(x).requires_grad, name
         with torch.no_grad():
@@ -157,7 +157,7 @@ def test_gradients_wanted_by_nobody(world: World) -> None:
     assert not got.requires_grad
     with torch.set_grad_enabled(world.rank == 0):
         with pytest.raises(MismatchError, match=r"ranks \[0\] record a graph"):
-            ops.repartition(x, arranged(world, (2, 1)), P_y)
+            ops.repartition(x, grid(world, (2, 1)), P_y)
         with pytest.raises(MismatchError):
             ops.all_sum_reduce(x, P_y, (1,))
     assert ops.all_sum_reduce(x, P_y, (1,)).shape == x.shape
@@ -165,7 +165,7 @@ def test_gradients_wanted_by_nobody(world: World) -> None:
 
 @ranks(3)
 def test_blocks_without_elements(world: World) -> None:
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     x = whole((9, 2))
     sizes = [[0, 7, 2], None]
     mine = block(x, P_x, sizes).requires_grad_()
@@ -180,7 +180,7 @@ def test_blocks_without_elements(world: World) -> None:
     got = ops.repartition(mine, P_x, P_x)
     assert torch.equal(got, block(x, P_x))
     empty = torch.zeros(0, 4, requires_grad=True)
-    P_y = arranged(world, (1, 3))
+    P_y = grid(world, (1, 3))
     for each in (
         ops.all_sum_reduce(empty, P_x, (0,)),
         ops.all_gather(empty, P_x, 0),
@@ -194,7 +194,7 @@ def test_blocks_without_elements(world: World) -> None:
 
 @ranks(2)
 def test_single_numbers(world: World) -> None:
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     x = torch.tensor(float(1 + world.rank), requires_grad=True)
     total = ops.all_sum_reduce(x, P_x, (0,))
     assert total.shape == ()
@@ -202,7 +202,7 @@ def test_single_numbers(world: World) -> None:
     assert x.grad is not None
     assert (total.item(), x.grad.item()) == (3.0, 2.0)
     assert ops.total(x, P_x.group).item() == 3.0
-    one = arranged(world, (1,))
+    one = grid(world, (1,))
     y = ops.broadcast(x if one.active else nothing(torch.float32), one, P_x)
     assert (y.shape, y.item()) == ((), 1.0)
     assert ops.sum_reduce(x, P_x, one).tolist() == (3.0 if one.active else [])
@@ -218,8 +218,8 @@ def test_single_numbers(world: World) -> None:
 @ranks(3, transports=TRANSPORTS)
 def test_ranks_without_a_block_stay_in_the_graph(world: World) -> None:
     """A rank may hold something before and after, and nothing in between."""
-    everyone = arranged(world, (3, 1))
-    in_between = arranged(world, (1, 2))
+    everyone = grid(world, (3, 1))
+    in_between = grid(world, (1, 2))
     x = whole((6, 4))
     mine = block(x, everyone).requires_grad_()
     y = ops.repartition(mine, everyone, in_between)
@@ -229,7 +229,7 @@ def test_ranks_without_a_block_stay_in_the_graph(world: World) -> None:
     (z * block(x, everyone)).sum().backward()
     assert mine.grad is not None
     assert torch.equal(mine.grad, 2 * block(x, everyone))
-    one = arranged(world, (1, 1))
+    one = grid(world, (1, 1))
     mine.grad = None
     summed = ops.sum_reduce(mine, everyone, one)
     back = ops.broadcast(summed, one, everyone)
@@ -248,10 +248,10 @@ def check_refused(world: World, P_x: Partition, function: Function, match: str) 
 
 @ranks(3)
 def test_data_where_there_should_be_none(world: World) -> None:
-    few, all_of_them = arranged(world, (2, 1)), arranged(world, (3, 1))
+    few, all_of_them = grid(world, (2, 1)), grid(world, (3, 1))
     match = r"rank 2 holds a tensor of shape \[2, 2\]"
     check_refused(world, few, lambda x: ops.repartition(x, few, all_of_them), match)
-    one = arranged(world, (1, 1))
+    one = grid(world, (1, 1))
     match = r"rank 1 holds a tensor of shape \[2, 2\]"
     check_refused(world, one, lambda x: ops.broadcast(x, one, all_of_them), match)
     if not few.active:
@@ -269,29 +269,29 @@ def test_data_where_there_should_be_none(world: World) -> None:
 @ranks(3)
 def test_blocks_that_differ_are_refused_by_all(world: World) -> None:
     """Also by ranks that hold no block, and would wait for one."""
-    few, everyone = arranged(world, (2, 1)), arranged(world, (3, 1))
+    few, everyone = grid(world, (2, 1)), grid(world, (3, 1))
     dtype = torch.float64 if world.rank == 1 else torch.float32
     with pytest.raises(MismatchError, match=r"rank 1: torch.float64"):
         ops.repartition(torch.zeros(2, 2, dtype=dtype) if few.active else nothing(), few, everyone)
-    one = arranged(world, (1, 1))
+    one = grid(world, (1, 1))
     with pytest.raises(MismatchError, match=r"different shapes.*\[2, 3\] on rank 1"):
         ops.sum_reduce(torch.zeros(2, 3 if world.rank == 1 else 2), everyone, one)
     with pytest.raises(ValueError, match="may have 12 dims"):
         ops.repartition(torch.zeros([1] * 13), everyone, everyone)
     with pytest.raises(ValueError, match="different numbers of axes"):
-        ops.repartition(torch.zeros(1), everyone, arranged(world, (3,)))
+        ops.repartition(torch.zeros(1), everyone, grid(world, (3,)))
     with pytest.raises(ValueError, match="cannot stand for"):
         ops.broadcast(torch.zeros(1, 1), few, everyone)
 
 
 @ranks(4)
 def test_axes_in_reverse_order(world: World) -> None:
-    P_x = arranged(world, (2, 2))
+    P_x = grid(world, (2, 2))
     x = torch.full((1, 1), float(world.rank))
     assert ops.broadcast(x, P_x, P_x).item() == world.rank
     assert ops.broadcast(x, P_x, P_x, transpose_src=True).item() == [0, 2, 1, 3][world.rank]
     assert ops.sum_reduce(x, P_x, P_x, transpose_dest=True).item() == [0, 2, 1, 3][world.rank]
-    row = arranged(world, (1, 2))
+    row = grid(world, (1, 2))
     given = x if row.active else nothing(torch.float32)
     assert ops.broadcast(given, row, P_x).item() == [0, 1, 0, 1][world.rank]
     assert ops.broadcast(given, row, P_x, transpose_dest=True).item() == [0, 0, 1, 1][world.rank]
@@ -300,7 +300,7 @@ def test_axes_in_reverse_order(world: World) -> None:
 @ranks(2)
 def test_any_strides_of_large_blocks(world: World) -> None:
     """Long runs of elements may go as they lie: the result must be that of a contiguous block."""
-    P_x, P_y = arranged(world, (2, 1, 1)), arranged(world, (1, 2, 1))
+    P_x, P_y = grid(world, (2, 1, 1)), grid(world, (1, 2, 1))
     plain = integer_valued((4, 6, 512), seed=1, rank=world.rank)
     others = [
         plain.transpose(0, 1).contiguous().transpose(0, 1),

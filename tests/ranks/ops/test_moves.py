@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, block, whole
+from partition_kit import TRANSPORTS, block, grid, whole
 
 from kadril import ops
 from kadril.errors import MismatchError
@@ -21,7 +21,7 @@ def test_repartition_of_any_layout(world: World) -> None:
     x = whole((7, 6, 5))
     layouts = [(1, 1, 1), (4, 1, 1), (1, 2, 2), (2, 2, 1), (1, 1, 4), (1, 3, 1)]
     for source, target in itertools.product(layouts, layouts):
-        P_x, P_y = arranged(world, source), arranged(world, target)
+        P_x, P_y = grid(world, source), grid(world, target)
         mine = block(x, P_x, [None] * 3)
         got = ops.repartition(mine, P_x, P_y)
         if P_y.active:
@@ -36,7 +36,7 @@ def test_repartition_of_any_layout(world: World) -> None:
 @ranks(3)
 def test_repartition_of_unbalanced_blocks(world: World) -> None:
     x = whole((9, 4), torch.complex128)
-    P_x, P_y = arranged(world, (3, 1)), arranged(world, (1, 3))
+    P_x, P_y = grid(world, (3, 1)), grid(world, (1, 3))
     sizes = [[0, 7, 2], None]
     got = ops.repartition(block(x, P_x, sizes), P_x, P_y, sizes=[None, [1, 0, 3]])
     assert torch.equal(got, block(x, P_y, [None, [1, 0, 3]]))
@@ -47,7 +47,7 @@ def test_repartition_of_unbalanced_blocks(world: World) -> None:
 def test_halo_of_any_width(world: World, periodic: bool) -> None:
     """Widths beyond the neighbour's block gave silently wrong numbers elsewhere."""
     shape = (2, 2) if world.size == 4 else (1, 1)
-    P_x = arranged(world, shape)
+    P_x = grid(world, shape)
     x = whole((5, 6))
     tiled = x.repeat(5, 5) if periodic else torch.zeros(25, 30, dtype=x.dtype)
     if not periodic:
@@ -74,7 +74,7 @@ def test_halo_of_any_width(world: World, periodic: bool) -> None:
 
 @ranks(2)
 def test_blocks_that_do_not_fit(world: World) -> None:
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     x = torch.zeros(3, 4 + world.rank)
     with pytest.raises(MismatchError, match=r"dim 1.*position 0"):
         ops.halo_exchange(x, P_x, [(1, 1), (0, 0)])
@@ -91,7 +91,7 @@ def test_blocks_that_do_not_fit(world: World) -> None:
 @ranks(4, transports=TRANSPORTS)
 def test_broadcast_and_sum_reduce(world: World) -> None:
     for few, many in [((1, 1), (2, 2)), ((1, 2), (2, 2)), ((2, 1), (2, 2)), ((2,), (2, 2))]:
-        P_x, P_y = arranged(world, few), arranged(world, many)
+        P_x, P_y = grid(world, few), grid(world, many)
         held = integer_valued((3, 2), seed=1, rank=world.rank)
         x = held if P_x.active else ops.zero_volume_tensor(dtype=torch.float64)
         y = integer_valued((3, 2), seed=2, rank=world.rank)
@@ -120,7 +120,7 @@ def test_broadcast_between_partitions_that_share_a_part_of_their_ranks(world: Wo
 
 @ranks(4, transports=TRANSPORTS)
 def test_all_sum_reduce(world: World) -> None:
-    P_x = arranged(world, (2, 2))
+    P_x = grid(world, (2, 2))
     x = integer_valued((3,), seed=1, rank=world.rank)
     assert P_x.index is not None
     everyone = [integer_valued((3,), seed=1, rank=rank) for rank in range(4)]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, block, whole
+from partition_kit import TRANSPORTS, block, grid, whole
 
 from kadril import nn, ops
 from kadril.errors import MismatchError
@@ -17,7 +17,7 @@ from kadril.world import World
 @ranks(3, transports=TRANSPORTS)
 def test_one_module_follows_the_blocks(world: World) -> None:
     """The block of one rank changes while the others' stay, and comes back again."""
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     exchange = nn.HaloExchange(P_x, [(1, 1), (0, 0)])
     for rows, columns, dtype in [
         ([2, 2, 2], 3, torch.float64),
@@ -39,7 +39,7 @@ def test_one_module_follows_the_blocks(world: World) -> None:
 @ranks(2)
 def test_whether_gradients_are_wanted_may_change(world: World) -> None:
     """Also on one rank only: then the other one is there for the backward pass."""
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     exchange = nn.HaloExchange(P_x, [(1, 1), (0, 0)])
     add = nn.AllSumReduce(P_x, (0,))
     for wanted in [(), (0,), (0, 1), (1,), ()]:
@@ -62,7 +62,7 @@ def test_whether_gradients_are_wanted_may_change(world: World) -> None:
 
 @ranks(2)
 def test_one_rank_without_a_graph_is_refused(world: World) -> None:
-    P_x = arranged(world, (2, 1))
+    P_x = grid(world, (2, 1))
     x = torch.ones(2, 3, requires_grad=True)
     for operation in (nn.HaloExchange(P_x, [(1, 1), (0, 0)]), nn.AllSumReduce(P_x, (0,))):
         operation(x)
@@ -74,7 +74,7 @@ def test_one_rank_without_a_graph_is_refused(world: World) -> None:
 @ranks(2, transports=TRANSPORTS)
 def test_tensors_of_any_strides(world: World) -> None:
     """Boxes are sent from where they lie: transposed, cut out, every other element."""
-    P_x = arranged(world, (1, 2))
+    P_x = grid(world, (1, 2))
     x = whole((6, 8))
     padded = torch.zeros(6, 12, dtype=x.dtype)
     padded[:, 2:-2] = x
@@ -90,7 +90,7 @@ def test_tensors_of_any_strides(world: World) -> None:
 @ranks(2, 3)
 def test_one_exchange_of_tensors_that_lie_otherwise_each_time(world: World) -> None:
     """Where boxes lie is kept from call to call; it must not be taken for that of other tensors."""
-    P_x = arranged(world, (1, world.size))
+    P_x = grid(world, (1, world.size))
     exchange = nn.HaloExchange(P_x, [(0, 0), (2, 2)])
     for turn in range(6):
         for width in (4, 6):
@@ -111,7 +111,7 @@ def test_one_exchange_of_tensors_that_lie_otherwise_each_time(world: World) -> N
 
 @ranks(2)
 def test_lazily_conjugated_tensors(world: World) -> None:
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     x = whole((6,), torch.complex128) * (1 + 2j)
     mine = block(x, P_x)
     y = ops.halo_exchange(mine.conj(), P_x, [(1, 1)], periodic=True)
@@ -123,7 +123,7 @@ def test_lazily_conjugated_tensors(world: World) -> None:
 
 @ranks(2)
 def test_a_copy_of_a_module_that_has_moved(world: World) -> None:
-    P_x, P_y = arranged(world, (2, 1)), arranged(world, (1, 2))
+    P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
     x = whole((4, 6))
     for module in (nn.HaloExchange(P_x, [(1, 1), (0, 0)]), nn.Repartition(P_x, P_y)):
         y = module(block(x, P_x))
@@ -133,7 +133,7 @@ def test_a_copy_of_a_module_that_has_moved(world: World) -> None:
 @ranks(2)
 def test_derivatives_of_other_kinds_are_refused_by_torch(world: World) -> None:
     """What `torch.func` does to a function it cannot do to one that communicates."""
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     add = nn.AllSumReduce(P_x, (0,))
     with pytest.raises(RuntimeError, match="functorch"):
         torch.func.grad(lambda x: add(x).sum())(torch.ones(3))

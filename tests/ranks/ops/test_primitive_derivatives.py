@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, nothing
+from partition_kit import TRANSPORTS, grid, nothing
 
 import kadril.ops
 from kadril import ops
@@ -59,8 +59,8 @@ def reflected(x: torch.Tensor) -> Blocks:
 
 def cases(world: World) -> dict[str, Case]:
     """At least one for each name that `kadril.ops` has."""
-    P_x, P_y = arranged(world, (2, 1)), arranged(world, (1, 2))
-    one = arranged(world, (1, 1))
+    P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
+    one = grid(world, (1, 1))
     halo = [(1, 1), (0, 2)]
     needs = [widen(before, after) for before, after in halo]
     none = torch.empty(0, dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_gradgradcheck_of_a_function_of_copies(world: World) -> None:
 @ranks(3)
 def test_a_rank_whose_loss_is_linear(world: World) -> None:
     """Its gradient is a constant: it has to be there for the second derivatives of others."""
-    P_x = arranged(world, (3,))
+    P_x = grid(world, (3,))
     for kind in ("backward", "grad"):
         x = integer_valued((2,), seed=1, rank=world.rank).requires_grad_()
         y = ops.all_sum_reduce(x, P_x, (0,))
@@ -228,7 +228,7 @@ def test_a_rank_whose_loss_is_linear(world: World) -> None:
 @ranks(2)
 def test_ranks_that_do_not_agree_on_a_graph_of_gradients(world: World) -> None:
     """Found out at once, where nothing has moved: they would miss each other later."""
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     x = integer_valued((2,), seed=1, rank=world.rank).requires_grad_()
     y = ops.all_gather(x, P_x, (0,))
     with pytest.raises(MismatchError, match="with a graph"):
@@ -239,7 +239,7 @@ def test_ranks_that_do_not_agree_on_a_graph_of_gradients(world: World) -> None:
 @ranks(2)
 def test_a_rank_that_leaves_out_the_second_pass(world: World) -> None:
     """An error on both, and not a wait for ever."""
-    P_x = arranged(world, (2,))
+    P_x = grid(world, (2,))
     x = integer_valued((2,), seed=1, rank=world.rank).requires_grad_()
     y = ops.halo_exchange(x, P_x, [(1, 1)])
     (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)

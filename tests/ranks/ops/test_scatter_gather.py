@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from ops_kit import TRANSPORTS, arranged, block, nothing, whole
+from partition_kit import TRANSPORTS, block, grid, nothing, whole
 
 from kadril import ops
 from kadril.errors import MismatchError
@@ -19,7 +19,7 @@ from kadril.world import World
 def test_from_any_root_and_back(world: World) -> None:
     x = whole((5, 6, 3), torch.complex128)
     for shape in [(2, 2, 1), (1, 4, 1), (3, 1, 1), (1, 1, 1)]:
-        P_x = arranged(world, shape)
+        P_x = grid(world, shape)
         for root in range(P_x.size):
             is_root = P_x.rank == root
             given = x if is_root else nothing(x.dtype)
@@ -53,7 +53,7 @@ def test_blocks_of_any_sizes(world: World) -> None:
 @ranks(3)
 def test_what_does_not_fit(world: World) -> None:
     """Every rank of the partition raises, also those that could not know by themselves."""
-    P_x = arranged(world, (3, 1))
+    P_x = grid(world, (3, 1))
     with pytest.raises(ValueError, match=r"rank 2 holds a tensor of shape \[4, 4\]"):
         ops.scatter(torch.zeros(4, 4) if world.rank != 1 else nothing(), P_x)
     with pytest.raises(ValueError, match="dim 0 has 2 elements, too few for 3 workers"):
