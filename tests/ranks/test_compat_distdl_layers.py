@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from partition_kit import whole
 
 from kadril.compat.communicator import COMM_NULL, OPS, Communicator
 from kadril.compat.distdl_path.distdl import nn as dnn
@@ -36,11 +37,6 @@ def arranged(
 ) -> MPICartesianPartition:
     chosen = range(int(np.prod(shape))) if members is None else members
     return P.create_partition_inclusive(chosen).create_cartesian_topology_partition(shape)
-
-
-def whole(shape: Sequence[int], seed: int = 3) -> torch.Tensor:
-    """A global tensor that every rank can make for itself."""
-    return integer_valued(shape, seed=seed)
 
 
 def scattered(P_world: MPIPartition, P_x: MPICartesianPartition, x: torch.Tensor) -> torch.Tensor:
