@@ -4,10 +4,12 @@
 
     kadril.init()
     print(kadril.rank(), "of", kadril.size())
-    kadril.current().transport.allreduce(tensor)
+    total = kadril.allreduce(tensor)                          values of all ranks
+    P_x = kadril.grid(1, 1, 2, 2)                             ranks on a grid
+    layer = kadril.nn.Conv2d(P_x, 3, 8, kernel_size=3)        a layer split over it
 
-Names are loaded at their first use, so that `import kadril` takes milliseconds and loads no torch:
-the launcher and the command line depend on it.
+Names and packages are loaded at their first use, so that `import kadril` takes milliseconds and
+loads no torch: the launcher and the command line depend on it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kadril import nn as nn
+    from kadril import ops as ops
+    from kadril import partition as partition
+    from kadril import sharded as sharded
+    from kadril import testing as testing
+    from kadril import torch as torch
+    from kadril.collectives import (
+        allgather,
+        allreduce,
+        allreduce_,
+        alltoall,
+        barrier,
+        broadcast,
+        broadcast_,
+        reduce,
+        reduce_scatter,
+    )
     from kadril.config import Config
     from kadril.errors import (
         AlreadyInitializedError,
@@ -39,6 +58,7 @@ if TYPE_CHECKING:
     )
     from kadril.function_job import run
     from kadril.launch import LaunchError
+    from kadril.partition import grid
     from kadril.world import (
         World,
         cross_rank,
@@ -78,15 +98,25 @@ __all__ = [
     "UnsupportedReductionError",
     "World",
     "__version__",
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
     "cross_rank",
     "cross_size",
     "current",
+    "grid",
     "init",
     "is_initialized",
     "is_main",
     "local_rank",
     "local_size",
     "rank",
+    "reduce",
+    "reduce_scatter",
     "run",
     "shared_empty",
     "shutdown",
@@ -95,14 +125,26 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_OTHER_HOMES = {
-    "Config": "kadril.config",
-    "LaunchError": "kadril.launch",
-    "run": "kadril.function_job",
-}
+# Not in `__all__`: `from kadril import *` would put `kadril.torch` in the place of torch.
+_PACKAGES = frozenset({"nn", "ops", "partition", "sharded", "testing", "torch"})
 
-_WORLD_NAMES = frozenset(
-    {
+_HOMES = {
+    "kadril.collectives": (
+        "allgather",
+        "allreduce",
+        "allreduce_",
+        "alltoall",
+        "barrier",
+        "broadcast",
+        "broadcast_",
+        "reduce",
+        "reduce_scatter",
+    ),
+    "kadril.config": ("Config",),
+    "kadril.function_job": ("run",),
+    "kadril.launch": ("LaunchError",),
+    "kadril.partition": ("grid",),
+    "kadril.world": (
         "World",
         "cross_rank",
         "cross_size",
@@ -116,18 +158,20 @@ _WORLD_NAMES = frozenset(
         "shared_empty",
         "shutdown",
         "size",
-    }
-)
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return importlib.import_module(f"kadril.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'kadril' has no attribute {name!r}")
-    home = "kadril.world" if name in _WORLD_NAMES else _OTHER_HOMES.get(name, "kadril.errors")
-    value: object = getattr(importlib.import_module(home), name)
+    value: object = getattr(importlib.import_module(_HOME_OF.get(name, "kadril.errors")), name)
     globals()[name] = value  # the next use does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(set(globals()) | set(__all__) | _PACKAGES)

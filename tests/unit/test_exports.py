@@ -32,6 +32,9 @@ def names_for_type_checkers() -> set[str]:
     }
 
 
+PACKAGES = {"nn", "ops", "partition", "sharded", "testing", "torch"}
+
+
 def test_every_name_can_be_had() -> None:
     for name in kadril.__all__:
         assert getattr(kadril, name) is not None
@@ -39,7 +42,7 @@ def test_every_name_can_be_had() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    assert names_for_type_checkers() == set(kadril.__all__) - {"__version__"}
+    assert names_for_type_checkers() == (set(kadril.__all__) - {"__version__"}) | PACKAGES
 
 
 def test_every_error_is_shown() -> None:
@@ -54,20 +57,113 @@ def test_the_promised_names() -> None:
         "LaunchError",
         "World",
         "__version__",
+        "allgather",
+        "allreduce",
+        "allreduce_",
+        "alltoall",
+        "barrier",
+        "broadcast",
+        "broadcast_",
         "cross_rank",
         "cross_size",
         "current",
+        "grid",
         "init",
         "is_initialized",
         "is_main",
         "local_rank",
         "local_size",
         "rank",
+        "reduce",
+        "reduce_scatter",
         "run",
         "shared_empty",
         "shutdown",
         "size",
     }
+
+
+def test_packages_are_loaded_at_their_first_use() -> None:
+    """`import kadril` alone makes `kadril.nn.Conv2d` work, and `dir` shows what there is."""
+    program = (
+        "import sys, kadril\n"
+        f"names = {sorted(PACKAGES)}\n"
+        "assert set(names) <= set(dir(kadril))\n"
+        "assert not [name for name in names if f'kadril.{name}' in sys.modules]\n"
+        "assert kadril.nn.Conv2d is kadril.nn.DistributedConv2d\n"
+        "for name in names:\n"
+        "    assert getattr(kadril, name) is sys.modules[f'kadril.{name}'], name\n"
+        "assert kadril.torch.allreduce is not kadril.allreduce\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+USER_PROGRAM = """
+import numpy as np
+import torch
+
+import kadril
+
+P_x: kadril.partition.Partition = kadril.grid(1, 1, 2, 2)
+layer: kadril.nn.Conv2d = kadril.nn.Conv2d(P_x, 3, 8, 3)
+module: torch.nn.Module = layer
+total: torch.Tensor = kadril.allreduce(torch.ones(3), "mean")
+first: torch.Tensor | None = kadril.reduce(torch.ones(3))
+rows: np.ndarray[tuple[int, int], np.dtype[np.float64]] = kadril.allgather(np.ones((2, 3)))
+optimizer = kadril.torch.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1))
+trainer = kadril.sharded.POS_Trainer(module, "adam", {"lr": 1e-3})
+y: torch.Tensor = kadril.ops.all_sum_reduce(total, P_x, [0])
+mark = kadril.testing.ranks(1, 2)
+kadril.nn.Conv9d  # an error
+kadril.allreduce("x")  # an error
+"""
+
+
+def test_type_checkers_follow_names_that_are_loaded_lazily(tmp_path: Path) -> None:
+    """A program of a user, under mypy's strictest rules; its mistakes are found, nothing else."""
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(USER_PROGRAM, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "program.py")],
+        cwd=FACADE.parents[2],  # where `make check` has left its cache
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()[:-1]]
+    wrong = [i for i, line in enumerate(USER_PROGRAM.splitlines(), 1) if "an error" in line]
+    assert [int(line.partition(":")[0]) for line in lines] == wrong, done.stdout + done.stderr
+
+
+def test_a_star_import_leaves_torch_alone() -> None:
+    """`from kadril import *` in a program must not put `kadril.torch` in the place of torch."""
+    assert not PACKAGES & set(kadril.__all__)
+
+
+def test_layers_have_the_names_of_torch_too() -> None:
+    """Whatever torch.nn has a layer for is there under torch's name and under DistDL's."""
+    import torch
+
+    long_names = [name for name in kadril.nn.__all__ if name.startswith("Distributed")]
+    both = [name.removeprefix("Distributed") for name in long_names]
+    short_names = [name for name in both if hasattr(torch.nn, name)]
+    assert len(short_names) > 40
+    for name in short_names:
+        assert name in kadril.nn.__all__
+        assert getattr(kadril.nn, name) is getattr(kadril.nn, f"Distributed{name}")
+    assert {name for name in both if name in kadril.nn.__all__} == set(short_names)
+
+
+def test_words_that_meant_two_things() -> None:
+    """`split` makes groups of ranks, `join` is Horovod's; the old names of blocks still work."""
+    assert kadril.nn.split is kadril.nn.block_of
+    assert kadril.nn.join is kadril.nn.whole_of
+    assert kadril.nn.DistributedModel.scatter is kadril.nn.DistributedModel.block_of
+    assert kadril.nn.DistributedModel.gather is kadril.nn.DistributedModel.whole_of
 
 
 @pytest.mark.parametrize("name", ["rnak", "_private", "__path__x"])
@@ -77,7 +173,16 @@ def test_other_names_are_an_attribute_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kadril", "kadril.config", "kadril.errors", "kadril.world", "kadril.world.hub"]
+    "name",
+    [
+        "kadril",
+        "kadril.collectives",
+        "kadril.config",
+        "kadril.errors",
+        "kadril.partition",
+        "kadril.world",
+        "kadril.world.hub",
+    ],
 )
 def test_all_is_sorted_and_true(name: str) -> None:
     module = importlib.import_module(name)

@@ -1,9 +1,11 @@
 """Distributed layers: ordinary layers between movements of data, on the blocks of a partition.
 
     model = kadril.nn.distribute(model, P_x, example)       an ordinary model, split
-    kadril.nn.DistributedConv2d(P_x, 16, 16, 3)             or layer by layer
+    kadril.nn.Conv2d(P_x, 16, 16, 3)                        or layer by layer
 
-Parameters, `state_dict` and results are those of the ordinary layers, whatever the partition.
+Parameters, `state_dict` and results are those of the ordinary layers, whatever the partition. Every
+layer has the name that it has in `torch.nn`, and DistDL's beside it: `Conv2d` is
+`DistributedConv2d`.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from kadril.nn.conv.transpose import (
 from kadril.nn.distribution.distribute import (
     DistributedModel,
     DistributeError,
+    block_of,
     distribute,
     join,
     split,
+    whole_of,
 )
 from kadril.nn.drawing.draw import draw
 from kadril.nn.dropout.layers import (
@@ -95,13 +99,80 @@ from kadril.nn.primitives import (
     ZeroVolumeCorrector,
 )
 
+# The names of torch.nn, for the same layers.
+AdaptiveAvgPool1d = DistributedAdaptiveAvgPool1d
+AdaptiveAvgPool2d = DistributedAdaptiveAvgPool2d
+AdaptiveAvgPool3d = DistributedAdaptiveAvgPool3d
+AdaptiveMaxPool1d = DistributedAdaptiveMaxPool1d
+AdaptiveMaxPool2d = DistributedAdaptiveMaxPool2d
+AdaptiveMaxPool3d = DistributedAdaptiveMaxPool3d
+AlphaDropout = DistributedAlphaDropout
+AvgPool1d = DistributedAvgPool1d
+AvgPool2d = DistributedAvgPool2d
+AvgPool3d = DistributedAvgPool3d
+BCELoss = DistributedBCELoss
+BCEWithLogitsLoss = DistributedBCEWithLogitsLoss
+BatchNorm1d = DistributedBatchNorm1d
+BatchNorm2d = DistributedBatchNorm2d
+BatchNorm3d = DistributedBatchNorm3d
+Conv1d = DistributedConv1d
+Conv2d = DistributedConv2d
+Conv3d = DistributedConv3d
+ConvTranspose1d = DistributedConvTranspose1d
+ConvTranspose2d = DistributedConvTranspose2d
+ConvTranspose3d = DistributedConvTranspose3d
+CrossEntropyLoss = DistributedCrossEntropyLoss
+Dropout = DistributedDropout
+Dropout1d = DistributedDropout1d
+Dropout2d = DistributedDropout2d
+Dropout3d = DistributedDropout3d
+Embedding = DistributedEmbedding
+FeatureAlphaDropout = DistributedFeatureAlphaDropout
+GroupNorm = DistributedGroupNorm
+HuberLoss = DistributedHuberLoss
+KLDivLoss = DistributedKLDivLoss
+L1Loss = DistributedL1Loss
+LayerNorm = DistributedLayerNorm
+Linear = DistributedLinear
+MSELoss = DistributedMSELoss
+MaxPool1d = DistributedMaxPool1d
+MaxPool2d = DistributedMaxPool2d
+MaxPool3d = DistributedMaxPool3d
+NLLLoss = DistributedNLLLoss
+PoissonNLLLoss = DistributedPoissonNLLLoss
+RMSNorm = DistributedRMSNorm
+SmoothL1Loss = DistributedSmoothL1Loss
+Upsample = DistributedUpsample
+
 __all__ = [
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AllGather",
     "AllMaxReduce",
     "AllMinReduce",
     "AllSumReduce",
     "AllToAll",
+    "AlphaDropout",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "Broadcast",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "CrossEntropyLoss",
     "DistributeError",
     "DistributedAdaptiveAvgPool1d",
     "DistributedAdaptiveAvgPool2d",
@@ -157,16 +228,39 @@ __all__ = [
     "DistributedRMSNorm",
     "DistributedSmoothL1Loss",
     "DistributedUpsample",
+    "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
+    "Embedding",
+    "FeatureAlphaDropout",
     "Gather",
+    "GroupNorm",
     "HaloExchange",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "LayerNorm",
+    "Linear",
+    "MSELoss",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "NLLLoss",
+    "PoissonNLLLoss",
+    "RMSNorm",
     "ReduceScatter",
     "Repartition",
     "Scatter",
+    "SmoothL1Loss",
     "SumReduce",
+    "Upsample",
     "ZeroVolumeCorrector",
+    "block_of",
     "distribute",
     "draw",
     "interpolate",
     "join",
     "split",
+    "whole_of",
 ]

@@ -49,13 +49,25 @@ from kadril.nn.distribution.model import DistributedModel, Request
 from kadril.nn.distribution.nested import leaves
 from kadril.nn.distribution.plan import Plan, plan
 from kadril.nn.distribution.program import Program
-from kadril.nn.distribution.replicas import join, split
+from kadril.nn.distribution.replicas import block_of, whole_of
 from kadril.nn.distribution.trace import Traced, trace
 from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
-__all__ = ["DistributeError", "DistributedModel", "distribute", "join", "split"]
+__all__ = [
+    "DistributeError",
+    "DistributedModel",
+    "block_of",
+    "distribute",
+    "join",
+    "split",
+    "whole_of",
+]
+
+# Their first names. Elsewhere, `split` makes groups of ranks, and `join` ends a rank's part.
+split = block_of
+join = whole_of
 
 
 def distribute(

@@ -21,7 +21,7 @@ from kadril.nn.distribution.entrance import Entered, Entrance
 from kadril.nn.distribution.layout import Lines, layout_on
 from kadril.nn.distribution.nested import leaves, map_leaves
 from kadril.nn.distribution.program import Program
-from kadril.nn.distribution.replicas import Cutter, join, split
+from kadril.nn.distribution.replicas import Cutter, block_of, whole_of
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import PlanCache
 from kadril.partition import Partition
@@ -120,20 +120,26 @@ class DistributedModel(nn.Module):
         )
         return self(*cut_args, **cut_kwargs)
 
-    def scatter(self, x: torch.Tensor) -> torch.Tensor:
-        """This worker's block of an input that it has whole (see `split`)."""
-        return split(x, self.P_x)
+    def block_of(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this worker's block of an input that it has whole (see `kadril.nn.block_of`)."""
+        return block_of(x, self.P_x)
 
-    def gather(self, y: Any) -> Any:
-        """The whole of the result, on each worker, as one replicated tensor (see `join`).
+    def whole_of(self, y: Any) -> Any:
+        """Return the whole of the result, on each worker, as one replicated tensor; collective.
+
+        See `kadril.nn.whole_of`.
 
         Args:
             y: result of the last call, nested as the model returns it.
         """
         places = iter(leaves(self.P_y))
         return map_leaves(
-            y, lambda each: join(each, where) if (where := next(places)) is not None else each
+            y, lambda each: whole_of(each, where) if (where := next(places)) is not None else each
         )
+
+    # Their first names. In `kadril.ops`, scatter and gather are between one worker and all.
+    scatter = block_of
+    gather = whole_of
 
     def train(self, mode: bool = True) -> DistributedModel:
         """Set the mode, also of layers that stand for a second use of a module."""
@@ -144,7 +150,7 @@ class DistributedModel(nn.Module):
 
     def _cut(self, x: torch.Tensor) -> torch.Tensor:
         if self.P_x.index is None:
-            return split(x, self.P_x)
+            return block_of(x, self.P_x)
         layout = layout_on(self.P_x.shape, x.dim())
         return Cutter(Lines(self.P_x).partition(layout), "cut of an input")(x)
 

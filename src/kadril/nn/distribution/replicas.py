@@ -26,11 +26,11 @@ from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
 from kadril.transport.base import Transport
 
-__all__ = ["Cutter", "Gatherer", "join", "split"]
+__all__ = ["Cutter", "Gatherer", "block_of", "whole_of"]
 
 
-def split(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
-    """This worker's block of a tensor that it has whole. Nothing is sent.
+def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
+    """Return this worker's block of a tensor that it has whole. Nothing is sent.
 
     Args:
         x: the global tensor; only its own block is looked at.
@@ -48,17 +48,17 @@ def split(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
         return zero_volume_tensor(dtype=x.dtype, device=x.device)
     if x.dim() > P_x.dim:
         raise ValueError(
-            f"split: a tensor of {x.dim()} dims on a partition of shape {text(P_x.shape)};"
+            f"block_of: a tensor of {x.dim()} dims on a partition of shape {text(P_x.shape)};"
             " give the partition one axis for each dim"
         )
     lengths = P_x.shape[: x.dim()]
-    blocks = balanced_blocks(x.shape, lengths, "split")
+    blocks = balanced_blocks(x.shape, lengths, "block_of")
     return x[slices_of(blocks, P_x.index[: x.dim()])].clone()
 
 
 @uncompiled
-def join(y: torch.Tensor, P_y: Partition, *, what: str = "join") -> torch.Tensor:
-    """The whole of a tensor, on each worker of the partition that it lies on; collective over it.
+def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torch.Tensor:
+    """Return the whole of a tensor, on each worker of its partition; collective over it.
 
     What comes back is one replicated tensor: a loss made of it on every worker is one loss, and
     each of them calls `backward()`.
@@ -72,7 +72,7 @@ def join(y: torch.Tensor, P_y: Partition, *, what: str = "join") -> torch.Tensor
         The global tensor; a copy of `y` on other ranks.
 
     Raises:
-        ValueError: the partition does not fit to the tensor.
+        ValueError: the partition has not one axis for each dim.
         MismatchError: the blocks do not fit together.
     """
     return Gatherer(P_y, what)(y)

@@ -1,0 +1,79 @@
+"""Arrays that a collective reads from or writes to: torch tensors and numpy arrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import numpy as np
+import torch
+
+from kadril.transport.buffer import Array, as_buffer
+
+__all__ = ["AnyArray", "as_source", "as_target", "new_like"]
+
+AnyArray = TypeVar("AnyArray", bound=Array)
+
+# The operation with a gradient, for each one here.
+DIFFERENTIABLE = {
+    "allreduce": "kadril.ops.all_sum_reduce(x, world_partition(), [0])",
+    "allreduce_": "kadril.ops.all_sum_reduce(x, world_partition(), [0])",
+    "reduce": "kadril.ops.sum_reduce(x, P_x, P_root)",
+    "broadcast": "kadril.ops.broadcast(x, P_root, P_x)",
+    "broadcast_": "kadril.ops.broadcast(x, P_root, P_x)",
+    "allgather": "kadril.ops.all_gather(x, world_partition(), [0])",
+    "reduce_scatter": "kadril.ops.reduce_scatter(x, world_partition(), [0])",
+    "alltoall": "kadril.ops.all_to_all(x, world_partition(), 0, 0, 0)",
+}
+
+
+def as_source(x: AnyArray, operation: str) -> AnyArray:
+    """Contiguous memory with the values of an array: its own, or a copy.
+
+    Raises:
+        ValueError: it requires a gradient.
+        TypeError: it is no array.
+    """
+    if isinstance(x, torch.Tensor):
+        check_no_graph(x, operation)
+        return cast("AnyArray", x.detach().resolve_conj().resolve_neg().contiguous())
+    if isinstance(x, np.ndarray):
+        is_plain = x.flags.c_contiguous and x.flags.writeable
+        return x if is_plain else cast("AnyArray", np.array(x, order="C"))
+    as_buffer(x)  # says what was expected
+    raise AssertionError
+
+
+def as_target(out: AnyArray, shape: Sequence[int], operation: str) -> AnyArray:
+    """Memory that a result is written into.
+
+    Raises:
+        ValueError: it has another shape, or requires a gradient.
+    """
+    if tuple(out.shape) != tuple(shape):
+        raise ValueError(
+            f"{operation}: out has the shape {tuple(out.shape)}, and the result {tuple(shape)}"
+        )
+    if isinstance(out, torch.Tensor):
+        check_no_graph(out, operation)
+        # Autograd compares versions: a graph that has saved this tensor refuses to go on.
+        if not out.is_inference():
+            torch.autograd.graph.increment_version(out)
+    return out
+
+
+def check_no_graph(x: torch.Tensor, operation: str) -> None:
+    """Raise `ValueError` where a gradient would be lost."""
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"kadril.{operation} moves values and records no graph, and this tensor requires a"
+            f" gradient; use {DIFFERENTIABLE[operation]}, whose backward pass is the adjoint, or"
+            " pass x.detach()"
+        )
+
+
+def new_like(x: AnyArray, shape: Sequence[int]) -> AnyArray:
+    """New contiguous memory of the dtype of an array, on its device."""
+    if isinstance(x, torch.Tensor):
+        return cast("AnyArray", torch.empty(tuple(shape), dtype=x.dtype, device=x.device))
+    return cast("AnyArray", np.empty(tuple(shape), dtype=x.dtype))
