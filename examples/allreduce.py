@@ -1,4 +1,4 @@
-"""Two ranks add up a tensor, and share one without a copy.
+"""Ranks add up tensors: into new memory, as a mean, and in place in memory that they share.
 
     kadril run -np 2 examples/allreduce.py
 
@@ -17,27 +17,26 @@ import kadril
 
 def main() -> None:
     """Add up over all ranks, three times."""
-    world = kadril.init()
-    rank, size, transport = world.rank, world.size, world.transport
+    kadril.init()
+    rank, size = kadril.rank(), kadril.size()
 
-    # Each rank has its own numbers; after the all-reduce everybody has their sum, in place.
-    tensor = torch.arange(4, dtype=torch.float32) + 10 * rank
-    before = tensor.tolist()
-    transport.allreduce(tensor)
-    print(f"rank {rank} of {size}: {before} summed over all ranks is {tensor.tolist()}")
+    # Each rank has its own numbers; after the all-reduce every rank has their sum.
+    numbers = torch.arange(4, dtype=torch.float32) + 10 * rank
+    total = kadril.allreduce(numbers)
+    print(f"rank {rank} of {size}: {numbers.tolist()} summed over all ranks is {total.tolist()}")
 
-    # The mean, as gradients want it: the scale is applied while the numbers are added.
+    # The mean, as for gradients; the trailing underscore says that it works in place.
     gradient = torch.full((3,), float(rank))
-    transport.allreduce(gradient, postscale=1 / size)
+    kadril.allreduce_(gradient, "mean")
     print(f"rank {rank}: the mean of all ranks is {gradient.tolist()}")
 
-    # Memory that the ranks of a host share: the same call, and no copy in or out.
-    shared = world.shared_empty(1 << 20)
+    # Memory that the ranks of a host share: the same call, and nothing is copied.
+    shared = kadril.shared_empty(1 << 20)
     shared.fill_(rank + 1)
-    transport.allreduce(shared)
-    total = size * (size + 1) / 2
-    is_right = bool((shared == total).all())
-    print(f"rank {rank}: {len(shared)} shared numbers are all {total}: {is_right}")
+    kadril.allreduce_(shared)
+    expected = size * (size + 1) / 2
+    is_right = bool((shared == expected).all())
+    print(f"rank {rank}: {len(shared)} shared numbers are all {expected}: {is_right}")
 
     kadril.shutdown()
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+import kadril
 import kadril.nn as knn
 import kadril.torch as hvd
 from kadril.partition import world_partition
@@ -68,11 +69,11 @@ def train(step_loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimize
 def by_one_partition() -> list[float]:
     """The batch is an axis of the partition. Gradients are whole already: any optimizer will do."""
     images, places = make_data()
-    P_x = world_partition().create_cartesian_topology_partition([hvd.size() // 2, 1, 2, 1])
+    P_x = kadril.grid(hvd.size() // 2, 1, 2, 1)
     torch.manual_seed(0)
     model = knn.distribute(make_model(), P_x, images)
-    criterion = knn.DistributedMSELoss(model.P_y)  # ranks with the same images: the same answers
-    mine, wanted = model.scatter(images), knn.split(places, model.P_y)
+    criterion = knn.MSELoss(model.P_y)  # ranks with the same images: the same answers
+    mine, wanted = model.block_of(images), knn.block_of(places, model.P_y)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return train(lambda: criterion(model(mine), wanted), optimizer)
 
@@ -91,8 +92,8 @@ def by_two_partitions() -> list[float]:
     halves = [hvd.add_process_set(range(half, hvd.size(), 2)) for half in range(2)]
     torch.manual_seed(0)
     model = knn.distribute(make_model(), P_x, images)
-    criterion = knn.DistributedMSELoss(model.P_y)
-    mine = model.scatter(images)
+    criterion = knn.MSELoss(model.P_y)
+    mine = model.block_of(images)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1),
         named_parameters=model.named_parameters(),

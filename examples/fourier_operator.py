@@ -31,7 +31,7 @@ from torch.nn.functional import gelu
 import kadril
 import kadril.nn as knn
 from kadril import ops
-from kadril.partition import Partition, balanced_intervals, world_partition
+from kadril.partition import Partition, balanced_intervals
 
 NUM_MODES = 6  # along each dim, of either sign along columns
 
@@ -69,12 +69,10 @@ class FourierOperator(nn.Module):
 
     def __init__(self, P_x: Partition, width: int, num_layers: int) -> None:
         super().__init__()
-        self.lift = knn.DistributedConv2d(P_x, 3, width, 1)
+        self.lift = knn.Conv2d(P_x, 3, width, 1)
         self.spectral = nn.ModuleList(SpectralConv(P_x, width) for _ in range(num_layers))
-        self.local = nn.ModuleList(
-            knn.DistributedConv2d(P_x, width, width, 1) for _ in range(num_layers)
-        )
-        self.project = knn.DistributedConv2d(P_x, width, 1, 1)
+        self.local = nn.ModuleList(knn.Conv2d(P_x, width, width, 1) for _ in range(num_layers))
+        self.project = knn.Conv2d(P_x, width, 1, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Block in, block out."""
@@ -108,11 +106,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     options = parser.parse_args()
     world = kadril.init()
-    grid = {1: (1, 1, 1, 1), 2: (1, 1, 2, 1), 4: (2, 1, 2, 1), 6: (2, 1, 3, 1)}[world.size]
-    P_x = world_partition().create_cartesian_topology_partition(grid)
+    grids = {1: (1, 1, 1, 1), 2: (1, 1, 2, 1), 4: (2, 1, 2, 1), 6: (2, 1, 3, 1)}
+    P_x = kadril.grid(*grids[world.size])
     torch.manual_seed(0)  # the same weights on all ranks
     model = FourierOperator(P_x, options.width, num_layers=3)
-    criterion = knn.DistributedMSELoss(P_x)
+    criterion = knn.MSELoss(P_x)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     grounds, pressures = (each[: options.samples] for each in load_darcy("train"))
@@ -120,7 +118,7 @@ def main() -> None:
         losses = []
         for ground, pressure in zip(grounds.split(50), pressures.split(50), strict=True):
             optimizer.zero_grad()
-            loss = criterion(model(knn.split(ground, P_x)), knn.split(pressure, P_x))
+            loss = criterion(model(knn.block_of(ground, P_x)), knn.block_of(pressure, P_x))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -129,7 +127,7 @@ def main() -> None:
 
     ground, pressure = load_darcy("test")
     with torch.no_grad():
-        found = knn.join(model(knn.split(ground, P_x)), P_x)
+        found = knn.whole_of(model(knn.block_of(ground, P_x)), P_x)
     error = float((found - pressure).norm() / pressure.norm())
     if world.rank == 0:
         print(f"relative error on {len(ground)} others: {error:.4f}")

@@ -27,7 +27,6 @@ from torch import nn
 
 import kadril
 import kadril.nn as knn
-from kadril.partition import Partition, world_partition
 
 
 class LeNet(nn.Module):
@@ -54,18 +53,17 @@ class LeNet(nn.Module):
 class PartitionedLeNet(LeNet):
     """The same, of layers on partitions; parameters have the same names."""
 
-    def __init__(self, everyone: Partition) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        grid = everyone.create_cartesian_topology_partition
-        self.P_x, self.P_y, P_w = grid([1, 1, 2, 2]), grid([1, 2]), grid([2, 2])
-        self.conv1 = knn.DistributedConv2d(self.P_x, 1, 6, 5, padding=2)
-        self.conv2 = knn.DistributedConv2d(self.P_x, 6, 16, 5)
-        self.pool = knn.DistributedMaxPool2d(self.P_x, 2)
+        self.P_x, self.P_y, P_w = kadril.grid(1, 1, 2, 2), kadril.grid(1, 2), kadril.grid(2, 2)
+        self.conv1 = knn.Conv2d(self.P_x, 1, 6, 5, padding=2)
+        self.conv2 = knn.Conv2d(self.P_x, 6, 16, 5)
+        self.pool = knn.MaxPool2d(self.P_x, 2)
         # Half of the channels, whole, is half of the features.
-        self.to_features = knn.Repartition(self.P_x, grid([1, 2, 1, 1]))
+        self.to_features = knn.Repartition(self.P_x, kadril.grid(1, 2, 1, 1))
         sizes = (400, 120, 84, 10)
         self.linear1, self.linear2, self.linear3 = (
-            knn.DistributedLinear(self.P_y, num_in, num_out, P_y=self.P_y, P_w=P_w)
+            knn.Linear(self.P_y, num_in, num_out, P_y=self.P_y, P_w=P_w)
             for num_in, num_out in pairwise(sizes)
         )
 
@@ -111,17 +109,16 @@ def main() -> None:
         raise SystemExit("2 x 2 workers are 4: kadril run -np 4 examples/lenet_partitioned.py")
     torch.manual_seed(0)
     ordinary = LeNet()
-    everyone = world_partition()
     if options.distribute:
-        P_x = everyone.create_cartesian_topology_partition([1, 1, 2, 2])
-        model: nn.Module = knn.distribute(LeNet(), P_x, torch.empty(128, 1, 28, 28))
+        example = torch.empty(128, 1, 28, 28)
+        model: nn.Module = knn.distribute(LeNet(), kadril.grid(1, 1, 2, 2), example)
     else:
-        model = PartitionedLeNet(everyone)
+        model = PartitionedLeNet()
     model.load_state_dict(ordinary.state_dict())
-    criterion = knn.DistributedCrossEntropyLoss(model.P_y)
+    criterion = knn.CrossEntropyLoss(model.P_y)
 
     def partitioned_loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        scores = model(knn.split(images, model.P_x))
+        scores = model(knn.block_of(images, model.P_x))
         loss: torch.Tensor = criterion(scores, labels if scores.numel() else labels[:0])
         return loss
 

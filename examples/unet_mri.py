@@ -22,7 +22,6 @@ from torch.nn import functional
 
 import kadril
 import kadril.nn as knn
-from kadril.partition import world_partition
 
 GRIDS = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
 
@@ -87,12 +86,12 @@ def main() -> None:
     world = kadril.init()
     torch.manual_seed(0)
     brain, grey = load_brain(options.resolution)
-    P_x = world_partition().create_cartesian_topology_partition((1, 1, *GRIDS[world.size]))
+    P_x = kadril.grid(1, 1, *GRIDS[world.size])
 
     model = knn.distribute(UNet(options.width), P_x, brain)
-    criterion = knn.DistributedBCEWithLogitsLoss(model.P_y)
+    criterion = knn.BCEWithLogitsLoss(model.P_y)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    mine, wanted = model.scatter(brain), model.scatter(grey)
+    mine, wanted = model.block_of(brain), model.block_of(grey)
     shape = " x ".join(str(size) for size in brain.shape[2:])
     del brain, grey
     before, _ = memory()

@@ -16,11 +16,11 @@ def blocks(language: str) -> list[str]:
     return [body for kind, body in fences if kind == language]
 
 
-def test_the_ten_lines_run(tmp_path: Path) -> None:
-    (program,) = blocks("python")
-    (tmp_path / "sum.py").write_text(program, encoding="utf-8")
+def test_the_first_program_runs(tmp_path: Path) -> None:
+    program = "\n".join(blocks("python"))
+    (tmp_path / "first.py").write_text(program, encoding="utf-8")
     (command,) = [block.strip() for block in blocks("") if "kadril run" in block]
-    assert command == "kadril run -np 2 sum.py"
+    assert command == "kadril run -np 2 first.py"
     done = subprocess.run(
         [sys.executable, "-m", "kadril", *command.split()[1:]],
         cwd=tmp_path,
@@ -30,7 +30,11 @@ def test_the_ten_lines_run(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[0] sum over 2 ranks: [3.0, 3.0, 3.0, 3.0]\n"
+    assert sorted(done.stdout.splitlines()) == [
+        "[0] rank 0 has (1, 8, 32, 64) of (1, 8, 64, 64)",
+        "[0] sum over 2 ranks: [3.0, 3.0, 3.0, 3.0]",
+        "[1] rank 1 has (1, 8, 32, 64) of (1, 8, 64, 64)",
+    ]
 
 
 def test_links_lead_somewhere() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ LAYERS = (
     {"transport"},
     {"world"},
     {"partition"},
-    {"ops", "engine"},
-    {"torch", "tensorflow", "nn", "sharded", "ddl", "experiment"},
+    {"ops", "engine", "collectives"},
+    {"torch", "nn", "sharded"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
@@ -40,7 +41,6 @@ BESIDE = {
     "compat",
     "function_job",
     "launch",
-    "elastic",
     "observe",
     "testing",
     "bench",
@@ -138,7 +138,7 @@ def test_every_part_has_its_place() -> None:
     found = {part(name) for name in modules()} - {""}
     unknown = found - LEVEL.keys() - BESIDE
     assert not unknown, f"say in this test where {unknown} belong among the layers"
-    assert {"errors", "config", "transport", "world"} <= found, "this test would check nothing"
+    assert found == (LEVEL.keys() | BESIDE) - {"_native"}, "a layer that does not exist"
 
 
 def test_imports_go_only_downwards() -> None:
@@ -152,6 +152,57 @@ def test_imports_go_only_downwards() -> None:
         if LEVEL.get(below, len(LAYERS)) > LEVEL[above]:
             upward.append(f"{each.importer}:{each.line} imports {each.imported}")
     assert upward == []
+
+
+class Row(NamedTuple):
+    """A line of the drawing in README.md: a package, and what it imports."""
+
+    name: str
+    imports: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} -> {'  '.join(self.imports)}"
+
+
+def drawn_layers() -> list[list[str]]:
+    """The lines of the drawing in README.md between its rules, from top to bottom."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (drawing,) = re.findall(r"^```\n(beside .*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [
+        part.strip("\n").splitlines() for part in re.split(r"^-+$", drawing, flags=re.MULTILINE)
+    ]
+
+
+def drawn_row(line: str) -> Row:
+    """A package, an arrow, and names that are two spaces apart; more spaces before the rest."""
+    match = re.match(r"(\w+) +(?:-> (\w+(?:  \w+)*) {3,})?\S", line)
+    assert match is not None, line
+    return Row(match[1], tuple(sorted((match[2] or "").split())))
+
+
+def test_the_drawing_shows_the_layers() -> None:
+    top, *middle, bottom = drawn_layers()
+    assert set(re.findall(r"\w+", top[0].rpartition("   ")[0])) == (BESIDE - {"__main__"}) | {
+        "beside"
+    }
+    basics = ["config", "horovod_variables", "errors"]
+    assert bottom == [f"{'below all':<15}{'  '.join(basics)}"]
+    drawn = [{drawn_row(line).name for line in lines} for lines in reversed(middle)]
+    layers = [{name.removeprefix("_") for name in layer} for layer in LAYERS]
+    assert [set(basics), *drawn] == [set().union(*layers[:3]), *layers[3:]]
+
+
+def test_the_drawing_shows_who_imports_whom() -> None:
+    """README.md is read first: what it shows is what the code does."""
+    found: dict[str, set[str]] = {}
+    shown = LEVEL.keys() - {"config", "horovod_variables", "errors"}
+    for each in internal_imports():
+        importer, imported = part(each.importer), part(each.imported)
+        if importer in shown and imported in shown and importer != imported:
+            found.setdefault(importer, set()).add(imported.removeprefix("_"))
+    real = [str(Row(name.removeprefix("_"), tuple(sorted(found.get(name, ()))))) for name in shown]
+    drawn = [str(drawn_row(line)) for lines in drawn_layers()[1:-1] for line in lines]
+    assert sorted(drawn) == sorted(real)
 
 
 def loaded_with(name: str) -> dict[str, str]:
