@@ -1,4 +1,4 @@
-"""`kadril env`: every option with its variable, value and default."""
+"""`kadril env`: every option with its variable, value and default; or docs/options.md."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from kadril.config import IDENTITY_VARIABLES, Config, variable
 from kadril.errors import ConfigError
-from kadril.horovod_variables import read_options
+from kadril.horovod_variables import HONOURED, read_options
 
-__all__ = ["describe", "main", "meanings"]
+__all__ = ["describe", "main", "meanings", "page"]
 
 
 def meanings() -> dict[str, str]:
@@ -61,10 +61,43 @@ def describe(environment: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+PAGE = """\
+# Options
+
+Made by `kadril env --markdown` from the class `Config` in `src/kadril/config.py`.
+
+Set the variable, or give the option to `kadril.init(patience=60)`. An argument wins over the
+variable, and the variable over Horovod's for the same thing. `kadril env` lists the options with
+the values of your shell. A `KADRIL_*` variable that is no option is warned about, with the nearest
+name.
+
+| option | variable | default | meaning | Horovod's variable |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The options as a page of Markdown."""
+    meaning = meanings()
+    rows = []
+    for field in dataclasses.fields(Config):
+        horovod = [name for name, what in HONOURED.items() if what.option == field.name]
+        default = "" if field.default == "" else f"`{field.default}`"
+        cells = [f"`{field.name}`", f"`{variable(field.name)}`", default]
+        cells += [meaning[field.name], ", ".join(f"`{name}`" for name in horovod)]
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return PAGE + "".join(rows)
+
+
 def main(argv: list[str]) -> int:
     """Print the table. The exit code is 1 where a value makes no sense."""
-    parser = argparse.ArgumentParser(prog="kadril env", description=__doc__)
-    parser.parse_args(argv)
+    parser = argparse.ArgumentParser(
+        prog="kadril env", description="List every option with its variable, value and default."
+    )
+    parser.add_argument("--markdown", action="store_true", help="print docs/options.md instead")
+    if parser.parse_args(argv).markdown:
+        print(page(), end="", flush=True)
+        return 0
     print(describe(os.environ), flush=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,0 +1,157 @@
+"""docs/troubleshooting.md: its programs end with the messages shown, and other messages are real.
+
+Programs run on the standing pool of ranks, where `kadril.init()` gives the world that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kadril
+from kadril.config import Config
+from kadril.testing import run_on_ranks
+from kadril.world import World
+from kadril.world.choice import choose_transport
+from kadril.world.identity import find_identity
+from kadril.world.layout import Layout
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
+
+
+class Case(NamedTuple):
+    """A program of the page, and how it ends; `...` stands for anything."""
+
+    section: str
+    program: str
+    message: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of `# KADRIL_X=...` in its first line."""
+        found = re.findall(r"KADRIL_(\w+)=(\S+)", self.program.splitlines()[0])
+        return {name.lower(): value for name, value in found}
+
+
+def cases() -> list[Case]:
+    """The messages of all sections, with the programs before them, where there are any."""
+    found = []
+    for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]:
+        program = ""
+        for language, body in re.findall(
+            r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE
+        ):
+            if language == "":
+                found.append(Case(section.partition("\n")[0], program, body))
+            program = body if language == "python" else ""
+    return found
+
+
+def matches(shown: str, real: str) -> bool:
+    """Whether a message is the one shown, but for line breaks and what `...` stands for."""
+    parts = [re.escape(" ".join(part.split())) for part in shown.split("...")]
+    return re.fullmatch(" ?.* ?".join(parts), " ".join(real.split()), re.DOTALL) is not None
+
+
+def told(error: BaseException) -> str:
+    """An error as the last line of a traceback shows it."""
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}: {error}"
+
+
+def run_program(world: World, program: str) -> str:
+    """How a program ends on this rank."""
+    try:
+        exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+    except Exception as error:
+        return told(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.program], ids=lambda case: case.section
+)
+def test_programs_end_as_shown(case: Case) -> None:
+    ends = run_on_ranks(2, run_program, case.program, **convert(case.options))
+    assert any(matches(case.message, end) for end in ends), "\n".join(ends)
+
+
+def convert(options: dict[str, str]) -> dict[str, object]:
+    """Options as `Config` reads them."""
+    variables = {f"KADRIL_{name.upper()}": value for name, value in options.items()}
+    config = Config.from_environment(variables)
+    return {name: getattr(config, name) for name in options}
+
+
+def in_a_child(world: World) -> str:
+    """What a child by fork of a rank is told."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, run_program(world, "import kadril; kadril.rank()").encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        message = stream.read()
+    os.wait()
+    return message
+
+
+def forked() -> str:
+    return run_on_ranks(1, in_a_child)[0]
+
+
+def not_initialized() -> str:
+    return error_of(kadril.rank)
+
+
+def half_a_launcher() -> str:
+    return error_of(lambda: find_identity({"RANK": "1"}))
+
+
+def mpi_without_mpirun() -> str:
+    layout = Layout.of(["here", "here"])
+    return error_of(lambda: choose_transport(Config(transport="mpi"), layout, "hub"))
+
+
+def misspelt() -> str:
+    with pytest.warns(UserWarning, match="PATIENSE") as caught:
+        Config.from_environment({"KADRIL_PATIENSE": "1"})
+    return f"UserWarning: {caught[0].message}"
+
+
+def error_of(action: Callable[[], object]) -> str:
+    with pytest.raises(Exception) as caught:
+        action()
+    return told(caught.value)
+
+
+OTHERS = {
+    "The wrong number of ranks": half_a_launcher,
+    "No world": not_initialized,
+    "A process that is not a rank": forked,
+    "MPI": mpi_without_mpirun,
+    "A variable has no effect": misspelt,
+}
+
+
+def test_every_message_is_tested() -> None:
+    assert sorted(OTHERS) == sorted(case.section for case in cases() if not case.program)
+
+
+@pytest.mark.parametrize(("section", "produce"), OTHERS.items(), ids=OTHERS)
+def test_other_messages_are_real(section: str, produce: Callable[[], str]) -> None:
+    (case,) = [case for case in cases() if case.section == section and not case.program]
+    real = produce()
+    assert matches(case.message, real), real
+
+
+def test_every_section_is_in_the_table() -> None:
+    sections = re.findall(r"^## (.*)$", GUIDE, flags=re.MULTILINE)
+    for section in sections[:-1]:
+        assert f"(#{section.lower().replace(' ', '-')})" in GUIDE, section
