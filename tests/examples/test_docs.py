@@ -50,6 +50,8 @@ def exists(token: str, page: Path) -> bool:
 
 
 def is_path(token: str) -> bool:
+    if token.startswith("DIR/"):  # a directory that the reader chooses
+        return False
     return bool(re.fullmatch(r"[\w.*/-]+\.(py|pyi|cc|h|md|svg)|[\w.-]+/[\w./-]*/?", token))
 
 
