@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.checkpoint.boxes import boxes_of
-from kadril.sharded.checkpoint.cut_tensor import CutTensor, Part
-from kadril.sharded.ownership.layout import flat_order, shaped
+from kadril.sharded.cut_tensor import CutTensor, Part
+from kadril.sharded.ownership.memory_order import flat_order, shaped
+from kadril.sharded.state.boxes import boxes_of
 
 PART = Part(0, 2, "flat")
 

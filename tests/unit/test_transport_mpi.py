@@ -22,7 +22,7 @@ from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import StateError
 from kadril.sharded.reduction.courier import courier_for
-from kadril.sharded.checkpoint.dcp_background import Background
+from kadril.sharded.checkpoint.dcp.background import Background
 from kadril.transport.mpi import MpiTransport
 
 world = MPI.COMM_WORLD

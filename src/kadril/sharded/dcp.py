@@ -37,11 +37,11 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 from kadril import world as worlds
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.dcp_background import background_of
-from kadril.sharded.checkpoint.dcp_reader import CheckedReader
-from kadril.sharded.checkpoint.dcp_saving import Saving, together
-from kadril.sharded.checkpoint.dcp_target import Target
-from kadril.sharded.checkpoint.dcp_writer import AtomicWriter
+from kadril.sharded.checkpoint.dcp.background import background_of
+from kadril.sharded.checkpoint.dcp.load_target import Target
+from kadril.sharded.checkpoint.dcp.reader import CheckedReader
+from kadril.sharded.checkpoint.dcp.saving import Saving, together
+from kadril.sharded.checkpoint.dcp.writer import AtomicWriter
 from kadril.sharded.checkpoint.directory import check_same_version
 from kadril.transport.base import Transport
 from kadril.world import World

@@ -33,10 +33,10 @@ from kadril.sharded.optimizer.optimizers import (
     without_compiler,
 )
 from kadril.sharded.optimizer.options_digest import options_digest
+from kadril.sharded.optimizer.overlapped_step import scale_gradients, step_and_publish
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
-from kadril.sharded.optimizer.stepping import scale_gradients, step_and_publish
 from kadril.sharded.ownership.bucket import Scale
-from kadril.sharded.ownership.living import check_free, keep_track, own_transport
+from kadril.sharded.ownership.live_trainers import check_free, keep_track, own_transport
 from kadril.sharded.ownership.parameter_list import Group, ParameterList, Parameters, read_groups
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.courier import courier_for

@@ -16,7 +16,7 @@ from sharded_kit import (
 )
 
 from kadril.sharded import POS_Trainer
-from kadril.sharded.optimizer.stepping import NUM_PORTIONS, portions_of
+from kadril.sharded.optimizer.overlapped_step import NUM_PORTIONS, portions_of
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.testing import ranks
 from kadril.world import World

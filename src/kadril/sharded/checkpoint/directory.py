@@ -35,7 +35,7 @@ from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.sharded.ownership.bucket import OwnPiece
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.optimizer_state import group_options, load_state, piece_values, put_state
-from kadril.sharded.state.stored import StoredParameter, StoredPiece, StoredState
+from kadril.sharded.state.stored_state import StoredParameter, StoredPiece, StoredState
 from kadril.transport.base import Transport
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
 
 logger = logging.getLogger("kadril")
 
-FORMAT = "kadril.sharded.checkpoint.directory.1"
+FORMAT = "kadril.sharded.checkpoint.1"
 CHECKSUM = "sha256"  # key of the checksum of the rest of the index
 INDEX = "index.json"
 OWN_NAME = re.compile(r"[0-9a-f]{16}-\d{5}-of-\d{5}\.shard(\.part)?")

@@ -19,7 +19,7 @@ import torch
 
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.checksum import checksum
-from kadril.sharded.state.stored import StoredPiece, StoredValue
+from kadril.sharded.state.stored_state import StoredPiece, StoredValue
 
 __all__ = ["ShardFile", "check_number", "write_shard"]
 

@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from kadril.errors import StateError
 from kadril.sharded.graph.plan import register_plan
-from kadril.sharded.ownership.rules import owners_of
+from kadril.sharded.ownership.partition_rules import owners_of
 from kadril.transport.base import Transport
 
 __all__ = ["OwnerPlan", "owners_by_rule"]

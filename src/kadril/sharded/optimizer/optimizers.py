@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kadril.errors import UnsupportedError
-from kadril.sharded.optimizer.eager_twin import OptimizerClass, eager_twin, plain_class
+from kadril.sharded.optimizer.eager_class import OptimizerClass, eager_class, torch_class
 from kadril.sharded.ownership.parameter_list import Group, ParameterList
 
 __all__ = [
@@ -130,7 +130,7 @@ def check_can_be_sharded(optimizer: OptimizerClass) -> None:
 
 def is_of_torch(kind: OptimizerClass) -> bool:
     """Whether a class is one of torch's own."""
-    return getattr(torch.optim, kind.__name__, None) is plain_class(kind)
+    return getattr(torch.optim, kind.__name__, None) is torch_class(kind)
 
 
 def groups_in_torch_words(
@@ -229,7 +229,7 @@ def without_compiler(
     """
     if not is_of_torch(optimizer) or any(each.get("differentiable") for each in options):
         return optimizer
-    return eager_twin(optimizer)
+    return eager_class(optimizer)
 
 
 def check_parameters(
@@ -248,7 +248,7 @@ def check_parameters(
         UnsupportedError: it does not step parameters of such shapes; names one.
         ValueError, TypeError, RuntimeError: what torch raises for its options.
     """
-    if plain_class(optimizer).__name__ == "Muon":
+    if torch_class(optimizer).__name__ == "Muon":
         for name, tensor in zip(parameters.names, parameters.tensors, strict=True):
             if tensor.dim() != 2:
                 raise UnsupportedError(
@@ -270,7 +270,7 @@ def complete_momentum(optimizer: torch.optim.Optimizer) -> None:
     Torch's fused kernel of SGD takes it from all parameters or from none, and fails where some are
     used later than others. It begins as the gradient, which is what zeros become.
     """
-    if plain_class(type(optimizer)) is not torch.optim.SGD:
+    if torch_class(type(optimizer)) is not torch.optim.SGD:
         return
     for group in optimizer.param_groups:
         if not group["fused"] or not group["momentum"] or group["dampening"]:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.ownership.layout import flat_order, shaped, strides_in_memory
-from kadril.sharded.ownership.memory import scratch_bytes
-from kadril.sharded.ownership.plan import BucketPlan, Entry, Piece
+from kadril.sharded.ownership.memory_order import flat_order, shaped, strides_in_memory
+from kadril.sharded.ownership.ownership_plan import BucketPlan, Entry, Piece
+from kadril.sharded.ownership.shared_memory import scratch_bytes
 from kadril.sharded.reduction.grad_notice import raw_grad
 from kadril.transport.base import Transport
 

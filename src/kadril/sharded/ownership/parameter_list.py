@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from kadril.sharded.ownership.layout import dims_in_memory
-from kadril.sharded.ownership.plan import Entry
+from kadril.sharded.ownership.memory_order import dims_in_memory
+from kadril.sharded.ownership.ownership_plan import Entry
 
 __all__ = ["Group", "ParameterList", "Parameters", "in_order", "read_groups"]
 

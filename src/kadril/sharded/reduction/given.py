@@ -9,7 +9,7 @@ import torch
 
 from kadril.errors import MismatchError
 from kadril.sharded.ownership.bucket import Bucket, check_layout
-from kadril.sharded.ownership.layout import flat_order
+from kadril.sharded.ownership.memory_order import flat_order
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.meeting import Wish, meet
 from kadril.transport.small import allgather_bytes

@@ -38,7 +38,7 @@ from torch.utils.hooks import RemovableHandle
 
 from kadril.errors import MismatchError
 from kadril.sharded.ownership.bucket import Bucket, Scale, Scratch, check_layout
-from kadril.sharded.ownership.layout import flat_order, shaped
+from kadril.sharded.ownership.memory_order import flat_order, shaped
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.courier import Courier
 from kadril.sharded.reduction.grad_notice import layout_of_grad, raw_grad

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from kadril import _native
 from kadril.sharded.ownership.bucket import Bucket
-from kadril.sharded.ownership.memory import share_block
-from kadril.sharded.ownership.plan import LINE_BYTES
+from kadril.sharded.ownership.ownership_plan import LINE_BYTES
+from kadril.sharded.ownership.shared_memory import share_block
 from kadril.transport.base import Transport
 
 __all__ = ["CutBucket", "cut_bucket", "most_queued_bytes", "open_outbox"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril.sharded.ownership.plan import LINE_BYTES
+from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 
 __all__ = ["SpareMemory", "has_one_holder"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.cut_tensor import CutTensor, Part
+from kadril.sharded.cut_tensor import CutTensor, Part
 from kadril.sharded.optimizer.optimizers import is_elementwise
-from kadril.sharded.ownership.plan import Entry
-from kadril.sharded.state.stored import (
+from kadril.sharded.ownership.ownership_plan import Entry
+from kadril.sharded.state.stored_state import (
     StoredParameter,
     StoredPiece,
     StoredState,

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.cut_tensor import CutTensor, Part
 from kadril.sharded.checkpoint.shard_file import check_number
+from kadril.sharded.cut_tensor import CutTensor, Part
 from kadril.sharded.optimizer.initial_state import initial_values
 from kadril.sharded.optimizer.optimizers import is_elementwise
 from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.sharded.ownership.bucket import OwnPiece
-from kadril.sharded.ownership.layout import shaped
-from kadril.sharded.ownership.plan import Entry, Piece
+from kadril.sharded.ownership.memory_order import shaped
+from kadril.sharded.ownership.ownership_plan import Entry, Piece
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.named_state import check_options, read_named
-from kadril.sharded.state.stored import (
+from kadril.sharded.state.stored_state import (
     StoredParameter,
     StoredPiece,
     StoredState,

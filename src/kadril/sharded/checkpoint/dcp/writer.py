@@ -2,7 +2,7 @@
 
 torch's own writes over the files of the last checkpoint: whoever is killed meanwhile has none. This
 one gives its files new names, and moves the metadata, which names them, into place last. Checksums
-of all of them lie beside them (dcp_sums.py). Torch's readers notice no difference.
+of all of them lie beside them (checksums.py). Torch's readers notice no difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from kadril.sharded.checkpoint.checksum import checksum
-from kadril.sharded.checkpoint.dcp_sums import METADATA, name_of_sums, own_sums, write_sums
+from kadril.sharded.checkpoint.dcp.checksums import METADATA, name_of_sums, own_sums, write_sums
 from kadril.sharded.checkpoint.directory import sync_directory, told_in_the_log
 
 __all__ = ["AtomicWriter", "is_own_name"]

@@ -7,11 +7,11 @@
     part of rank  0    1      0   1     0             1
 
 A bucket is what is reduced at once. Rule `flat` cuts each bucket evenly, whatever the borders of
-parameters; with the other rules (rules.py) a parameter lies whole in the part of its owner. What a
-rank owns of a parameter is a piece: a range of its elements, in the order of memory.
+parameters; with the other rules (partition_rules.py) a parameter lies whole in the part of its
+owner. What a rank owns of a parameter is a piece: a range of its elements, in the order of memory.
 
-A plan depends on names, shapes, dtypes and the number of ranks only, so every rank makes the same
-one, and says so in `lines`.
+A plan depends only on names, shapes, dtypes and the number of ranks, so every rank makes the same
+one; `lines` describes it, for ranks to compare.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from kadril.sharded.ownership.rules import RULES, owners_of
+from kadril.sharded.ownership.partition_rules import RULES, owners_of
 
 __all__ = ["BucketPlan", "Entry", "Piece", "Plan", "make_plan"]
 
 # A parameter of at least so many bytes is reduced by itself, from where autograd put its gradient;
 # a copy of it would cost more than the call that it saves.
-LONE_BYTES = 1 << 20
+LARGE_PARAMETER_BYTES = 1 << 20
 
 # Small ones travel together up to this size.
 BUCKET_BYTES = 4 << 20
@@ -187,7 +187,7 @@ def bucket_members(entries: Sequence[Entry]) -> Iterator[list[int]]:
     for place in reversed(range(len(entries))):
         entry = entries[place]
         num_bytes = entry.num_elements * entry.dtype.itemsize
-        if num_bytes >= LONE_BYTES:
+        if num_bytes >= LARGE_PARAMETER_BYTES:
             yield [place]
             continue
         key = (entry.dtype, entry.device, entry.is_frozen)

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from kadril.sharded.ownership.layout import shaped, strides_in_memory
+from kadril.sharded.ownership.memory_order import shaped, strides_in_memory
 
 
 def test_strides_are_those_of_shaped_memory() -> None:

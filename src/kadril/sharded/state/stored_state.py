@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.ownership.layout import flat_order, shaped
-from kadril.sharded.ownership.plan import Entry
+from kadril.sharded.ownership.memory_order import flat_order, shaped
+from kadril.sharded.ownership.ownership_plan import Entry
 
 __all__ = [
     "SCALAR_KEYS",

@@ -1,6 +1,6 @@
 """Rules that give whole parameters to ranks.
 
-    flat            no owners: every bucket is cut evenly (plan.py)
+    flat            no owners: every bucket is cut evenly (ownership_plan.py)
     greedy          in the order of the list, each to the rank that has the fewest elements so far
     largest_first   the same, the largest parameter first
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from kadril.sharded.optimizer.eager_twin import eager_twin, plain_class
+from kadril.sharded.optimizer.eager_class import eager_class, torch_class
 from kadril.sharded.optimizer.optimizers import ELEMENTWISE, MATRIX, is_of_torch, without_compiler
 
 KINDS = [getattr(torch.optim, name) for name in sorted(ELEMENTWISE | MATRIX)]
@@ -47,7 +47,7 @@ def stepped(kind: type[torch.optim.Optimizer]) -> tuple[torch.optim.Optimizer, t
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_and_states_are_those_of_the_class(kind: type[torch.optim.Optimizer]) -> None:
-    twin = eager_twin(kind)
+    twin = eager_class(kind)
     optimizer, found = stepped(twin)
     plain, expected = stepped(kind)
     assert torch.equal(found, expected)
@@ -59,7 +59,7 @@ def test_steps_and_states_are_those_of_the_class(kind: type[torch.optim.Optimize
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_pickled_as_the_class(kind: type[torch.optim.Optimizer]) -> None:
-    optimizer, _ = stepped(eager_twin(kind))
+    optimizer, _ = stepped(eager_class(kind))
     restored = pickle.loads(pickle.dumps(optimizer))  # noqa: S301 - just made
     assert type(restored) is kind
     assert repr(restored.state_dict()) == repr(optimizer.state_dict())
@@ -67,7 +67,7 @@ def test_it_is_pickled_as_the_class(kind: type[torch.optim.Optimizer]) -> None:
 
 def test_hooks_of_a_step_are_called() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = eager_twin(torch.optim.SGD)([parameter], lr=1.0)  # type: ignore[call-arg]
+    optimizer = eager_class(torch.optim.SGD)([parameter], lr=1.0)  # type: ignore[call-arg]
     calls = []
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     optimizer.register_step_post_hook(lambda *_: calls.append("after"))
@@ -84,7 +84,7 @@ def test_only_classes_of_torch_have_one() -> None:
     assert without_compiler(torch.optim.Adam, [{"differentiable": True}]) is torch.optim.Adam
     twin = without_compiler(torch.optim.Adam, [{}])
     assert twin is not torch.optim.Adam
-    assert plain_class(twin) is torch.optim.Adam
+    assert torch_class(twin) is torch.optim.Adam
     assert is_of_torch(twin)
     assert not is_of_torch(Adam)
 

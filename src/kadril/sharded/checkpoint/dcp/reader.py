@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.dcp_sums import METADATA, Sums
-from kadril.sharded.checkpoint.dcp_writer import is_own_name
+from kadril.sharded.checkpoint.dcp.checksums import METADATA, Sums
+from kadril.sharded.checkpoint.dcp.writer import is_own_name
 
 __all__ = ["CheckedReader"]
 

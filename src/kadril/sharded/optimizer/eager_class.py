@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["OptimizerClass", "eager_twin", "plain_class"]
+__all__ = ["OptimizerClass", "eager_class", "torch_class"]
 
 OptimizerClass: TypeAlias = type[torch.optim.Optimizer]
 
@@ -27,7 +27,7 @@ MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 _twins: dict[OptimizerClass, OptimizerClass] = {}
 
 
-def eager_twin(kind: OptimizerClass) -> OptimizerClass:
+def eager_class(kind: OptimizerClass) -> OptimizerClass:
     """A class that does as one of torch's optimizers, and is pickled as that.
 
     Args:
@@ -39,7 +39,7 @@ def eager_twin(kind: OptimizerClass) -> OptimizerClass:
 
 
 def make_twin(kind: OptimizerClass) -> OptimizerClass:
-    """As `eager_twin`, anew."""
+    """As `eager_class`, anew."""
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in MARKED}
     methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
 
@@ -57,7 +57,7 @@ def restore(kind: type[torch.optim.Optimizer], state: dict[str, Any]) -> torch.o
     return made
 
 
-def plain_class(kind: OptimizerClass) -> OptimizerClass:
+def torch_class(kind: OptimizerClass) -> OptimizerClass:
     """The class that a twin is of; any other class itself."""
     found: OptimizerClass = kind.__dict__.get(PLAIN, kind)
     return found

@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from kadril.errors import CheckpointError, KadrilError
-from kadril.sharded.checkpoint.cut_tensor import coordinated
-from kadril.sharded.checkpoint.dcp_target import state_of
+from kadril.sharded.checkpoint.dcp.load_target import state_of
 from kadril.sharded.checkpoint.failure_reason import reason_of
+from kadril.sharded.cut_tensor import coordinated
 from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.transport.base import Transport
 

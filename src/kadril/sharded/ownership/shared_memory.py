@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from kadril import _native
-from kadril.sharded.ownership.plan import LINE_BYTES
+from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 from kadril.transport.base import Transport
 from kadril.transport.shm import ShmTransport
 from kadril.transport.small import allgather_bytes

@@ -20,13 +20,13 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.cut_tensor import CutTensor
+from kadril.sharded.cut_tensor import CutTensor
 from kadril.sharded.optimizer.optimizers import is_elementwise
-from kadril.sharded.ownership.plan import Entry
+from kadril.sharded.ownership.ownership_plan import Entry
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.sharded_optimizer import ShardedOptimizer, ShardedState
 from kadril.sharded.state.optimizer_state import load_state, part_of, read_state
-from kadril.sharded.state.stored import SCALAR_KEYS, unknown_parameter
+from kadril.sharded.state.stored_state import SCALAR_KEYS, unknown_parameter
 from kadril.sharded.trainer import POS_Trainer
 
 __all__ = ["Target", "state_of"]

@@ -3,9 +3,12 @@
     whole     | rank 0 | rank 1 | rank 2 |      its shape is that of the whole
     local              | 5 6 7 8|               flat, in the order of memory; what there is
 
-Checkpoint planners ask a tensor for the boxes (boxes.py) that it has, and for the memory of each.
-They ask in one way to write them and in another to read them. From then on a tensor to be read into
-has memory of its own: a load that fails half way has not touched the optimizer.
+Checkpoint planners ask a tensor for the boxes (state/boxes.py) that it has, and for the memory of
+each. They ask in one way to write them and in another to read them. From then on a tensor to be
+read into has memory of its own: a load that fails half way has not touched the optimizer.
+
+`trainer.state_dict()` is made of these tensors, and users may pickle it: files name the function
+`rebuild` by the path of this module, which therefore stays.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.checkpoint.boxes import Box, boxes_of
-from kadril.sharded.ownership.layout import shaped
+from kadril.sharded.ownership.memory_order import shaped
+from kadril.sharded.state.boxes import Box, boxes_of
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex

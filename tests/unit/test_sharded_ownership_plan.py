@@ -8,9 +8,15 @@ import random
 import pytest
 import torch
 
-from kadril.sharded.ownership.layout import dims_in_memory, flat_order, shaped
-from kadril.sharded.ownership.plan import BUCKET_BYTES, LONE_BYTES, Entry, Plan, make_plan
-from kadril.sharded.ownership.rules import owners_of
+from kadril.sharded.ownership.memory_order import dims_in_memory, flat_order, shaped
+from kadril.sharded.ownership.ownership_plan import (
+    BUCKET_BYTES,
+    LARGE_PARAMETER_BYTES,
+    Entry,
+    Plan,
+    make_plan,
+)
+from kadril.sharded.ownership.partition_rules import owners_of
 
 
 def entries_of(
@@ -82,7 +88,7 @@ def test_flat_parts_are_even_whatever_the_borders() -> None:
 
 
 def test_large_ones_travel_alone_and_small_ones_together_last_first() -> None:
-    large = LONE_BYTES // 4
+    large = LARGE_PARAMETER_BYTES // 4
     sizes = [10, large, 10, 20, large - 1, *[BUCKET_BYTES // 16] * 5]
     plan = make_plan(entries_of(sizes, frozen=frozenset({0})), 2, "flat")
     members = [bucket.members for bucket in plan.buckets]

@@ -1,0 +1,13 @@
+"""Checkpoints in the format of torch.distributed.checkpoint, over a transport.
+
+| file | what it holds |
+|---|---|
+| saving.py | `Saving`: one save, from the plans of all ranks to the metadata |
+| background.py | a save in a thread beside the training, one at a time |
+| writer.py | `AtomicWriter`: replaces a checkpoint in one move |
+| load_target.py | `Target`: memory to load into, and how loaded values reach their objects |
+| reader.py | `CheckedReader`: reads nothing that was damaged since it was saved |
+| checksums.py | the file with checksums that `AtomicWriter` writes and `CheckedReader` reads |
+
+`kadril.sharded.dcp` has the functions that users call.
+"""
