@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from kadril.sharded.optimizer.eager_class import eager_class, torch_class
-from kadril.sharded.optimizer.optimizers import ELEMENTWISE, MATRIX, is_of_torch, without_compiler
+from kadril.sharded.optimizer.optimizer_choice import without_compiler
+from kadril.sharded.optimizer.supported_optimizers import ELEMENTWISE, MATRIX, is_of_torch
 
 KINDS = [getattr(torch.optim, name) for name in sorted(ELEMENTWISE | MATRIX)]
 
@@ -47,8 +48,8 @@ def stepped(kind: type[torch.optim.Optimizer]) -> tuple[torch.optim.Optimizer, t
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_and_states_are_those_of_the_class(kind: type[torch.optim.Optimizer]) -> None:
-    twin = eager_class(kind)
-    optimizer, found = stepped(twin)
+    eager = eager_class(kind)
+    optimizer, found = stepped(eager)
     plain, expected = stepped(kind)
     assert torch.equal(found, expected)
     assert repr(optimizer) == repr(plain)
@@ -82,10 +83,10 @@ def test_only_classes_of_torch_have_one() -> None:
 
     assert without_compiler(Adam, []) is Adam
     assert without_compiler(torch.optim.Adam, [{"differentiable": True}]) is torch.optim.Adam
-    twin = without_compiler(torch.optim.Adam, [{}])
-    assert twin is not torch.optim.Adam
-    assert torch_class(twin) is torch.optim.Adam
-    assert is_of_torch(twin)
+    eager = without_compiler(torch.optim.Adam, [{}])
+    assert eager is not torch.optim.Adam
+    assert torch_class(eager) is torch.optim.Adam
+    assert is_of_torch(eager)
     assert not is_of_torch(Adam)
 
 

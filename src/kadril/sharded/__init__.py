@@ -1,23 +1,23 @@
-"""Sharded training: optimizer state, gradients and parameters shared out over ranks.
+"""Sharded training: optimizer state, gradients and parameters divided among ranks.
 
-| file | what it is about |
+| file, folder | what it holds |
 |---|---|
-| trainer.py | `POS_Trainer`; sharded_optimizer.py: in the shape of torch's class |
-| plan.py | which elements belong to which rank; rules.py: whole parameters to ranks |
-| parameter_list.py | what users give as parameters; layout.py: how they lie in memory |
-| shards.py | all that a rank holds; bucket.py: parameters that are reduced at once |
-| memory.py | one copy of the parameters for all ranks of a host |
-| gradients.py | reduced during the backward pass; courier.py: beside it; given.py: before |
-| meeting.py | what ranks want to do next; agreement.py: whether they have the same |
-| optimizers.py | which can be sharded, and how |
-| clip.py | the norm of gradients that no rank has all of |
-| grad_scaler.py | steps that are left out by all ranks; scaler_guard.py: or not at all |
-| state.py | out of the optimizer and into it; stored.py: from any number of ranks |
-| named_state.py | state by names of parameters; initial_state.py: before there is any |
-| checkpoint.py | a directory with the parts of all ranks; shard_file.py: one of them |
-| dcp.py | the same in torch's format; dcp_target.py: loading it, dcp_writer.py: writing it |
-| cut_tensor.py | a tensor that a rank has a part of; boxes.py: the part as torch stores it |
-| graph/ | the same inside of compiled graphs; graph_plan.py: what it sees of a trainer |
+| trainer.py | `POS_Trainer` |
+| sharded_optimizer.py | `ShardedOptimizer`: in the shape of torch's ZeroRedundancyOptimizer |
+| grad_scaler.py | `GradScaler`: all ranks skip a step, or none |
+| dcp.py | `dcp.save`, `dcp.async_save`, `dcp.load`: torch's checkpoint format |
+| cut_tensor.py | `CutTensor`: the part of a tensor that a rank has, in a `state_dict()` |
+| ownership/ | which rank owns which elements, and the memory that they lie in |
+| reduction/ | how gradients reach their owners |
+| optimizer/ | the optimizer of this rank's pieces, and its step |
+| state/ | optimizer state outside of an optimizer: this rank's, of all ranks, plain, by name |
+| checkpoint/ | files: kadril's own format, and torch's |
+| graph/ | the reduction of gradients inside compiled backward graphs |
+
+    parameters --ownership--> buckets, pieces of this rank
+    backward() --reduction, or graph--> gradients of this rank's pieces
+    step()     --optimizer--> parameters on all ranks
+    save()     --state--> --checkpoint--> files;   load() the other way
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tensor of which this rank has a range of elements, as torch.distributed.checkpoint takes it.
 
-    whole     | rank 0 | rank 1 | rank 2 |      its shape is that of the whole
-    local              | 5 6 7 8|               flat, in the order of memory; what there is
+    whole     | rank 0 | rank 1 | rank 2 |      has the shape of the CutTensor
+    local              | 5 6 7 8|               flat, in the order of memory: what this rank has
 
 Checkpoint planners ask a tensor for the boxes (state/boxes.py) that it has, and for the memory of
 each. They ask in one way to write them and in another to read them. From then on a tensor to be
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CutTensor", "Part", "coordinated"]
 
-# Whether somebody puts the plans of all ranks together.
+# Whether the plans of all ranks are combined, so that parts may be written.
 is_coordinated = contextvars.ContextVar("is_coordinated", default=False)
 
 
 @contextlib.contextmanager
 def coordinated() -> Iterator[None]:
-    """Parts may be written: plans of all ranks are put together."""
+    """Allow parts to be written, within a `with` block that combines the plans of all ranks."""
     token = is_coordinated.set(True)
     try:
         yield
@@ -47,7 +47,7 @@ def coordinated() -> Iterator[None]:
 
 
 class Part(NamedTuple):
-    """Whose part of all tensors a tensor belongs to."""
+    """Which part of all state a tensor belongs to: that of one rank, under one rule."""
 
     rank: int
     num_ranks: int
@@ -60,17 +60,17 @@ class Part(NamedTuple):
 class CutTensor(torch.Tensor):
     """Elements [begin, end) of a tensor, in the order of its memory.
 
-    It is there to be saved and loaded; compute with `local`.
+    It can be saved, loaded and copied; compute with `local`.
 
     Args:
         local: the elements, flat.
-        shape: of the whole.
-        dims: of the whole in the order of memory, the slowest first.
+        shape: shape of the whole tensor.
+        dims: dims of the whole tensor in the order of memory, the slowest first.
         begin: first element.
-        part: whose they are.
+        part: the part that the elements belong to.
 
     Attributes:
-        local: the elements.
+        local: the elements, flat.
         dims: as given.
         begin: as given.
         part: as given.
@@ -90,7 +90,7 @@ class CutTensor(torch.Tensor):
         begin: int,
         part: Part,
     ) -> CutTensor:
-        """A tensor that has a shape, and no memory but `local`."""
+        """Make a tensor that has a shape, and no memory but `local`."""
         made: CutTensor = torch.Tensor._make_wrapper_subclass(
             cls, tuple(shape), dtype=local.dtype, device=local.device
         )
@@ -116,14 +116,14 @@ class CutTensor(torch.Tensor):
         return self.local.numel() == math.prod(self.shape)
 
     def beside(self, local: torch.Tensor) -> CutTensor:
-        """The same elements of another tensor."""
+        """Return a part of the same elements, with other values."""
         return CutTensor(local, self.shape, self.dims, self.begin, self.part)
 
     def whole(self) -> torch.Tensor:
-        """The tensor itself, where all of it is here.
+        """Return the tensor itself, in its shape.
 
         Raises:
-            StateError: it is not.
+            StateError: some elements are on other ranks.
         """
         if not self.is_whole:
             raise StateError(f"only elements {self.begin} to {self.end} are here")
@@ -146,12 +146,12 @@ class CutTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None
     ) -> Any:
-        """Copies are made, and room for them; nothing else can be computed with a part."""
+        """Copy, or make room for copies; anything else cannot be computed from a part."""
         (self, *others), keywords = arguments, keywords or {}
         aten = torch.ops.aten
         if function in (aten.detach.default, aten.clone.default):
             return self.beside(function(self.local))
-        # Room is made for copies that stay whole while training goes on (`async_save` of torch).
+        # Torch's `async_save` makes room for copies, to be written while training goes on.
         is_room = function in (aten.zeros_like.default, aten.empty_like.default)
         if is_room or (function is aten.new_empty.default and tuple(others[0]) == self.shape):
             chosen = {key: keywords[key] for key in ("device", "dtype") if key in keywords}
@@ -160,22 +160,22 @@ class CutTensor(torch.Tensor):
             copy(others[0], self)
             return self
         raise UnsupportedError(
-            f"{function}: of this tensor a part is here; compute with its attribute `local`, or"
-            " bring all parts to one rank with consolidate()"
+            f"{function}: this rank has a part of the tensor; compute with its attribute `local`,"
+            " or bring all parts to one rank with consolidate()"
         )
 
-    # ---- what planners of torch.distributed.checkpoint ask for ----------------------------------
+    # ---- for planners of torch.distributed.checkpoint -------------------------------------------
 
     @property
     def boxes(self) -> list[Box]:
-        """What is here."""
+        """The elements that are here, as boxes."""
         return boxes_of(self.begin, self.end, self.shape, self.dims)
 
     def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
-        """What to write.
+        """Return what to write.
 
         Raises:
-            StateError: other ranks have parts of this tensor, and nobody puts them together.
+            StateError: other ranks have parts of this tensor, and plans are not combined.
         """
         from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
         from torch.distributed.checkpoint.planner import (
@@ -205,12 +205,12 @@ class CutTensor(torch.Tensor):
         ]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        """What to read; from here on into memory of its own."""
+        """Return what to read; from here on `local` is memory of its own."""
         self.local = self.local.clone()
         return [chunk_of(box) for box in self.boxes]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
-        """The memory of one box."""
+        """Return the memory of one box."""
         for box in self.boxes:
             if index.offset is None or tuple(index.offset) == box.offsets:
                 flat = self.local[box.begin : box.begin + box.num_elements]
@@ -219,10 +219,10 @@ class CutTensor(torch.Tensor):
 
 
 def copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy elements between tensors of which the same are here.
+    """Copy between tensors of which this rank has the same elements.
 
     Raises:
-        StateError: not the same.
+        StateError: it has different elements of them.
     """
     cut = [each for each in (source, target) if isinstance(each, CutTensor)]
     if len(cut) == 2 and len({(each.begin, each.end, each.dims) for each in cut}) == 1:
@@ -233,7 +233,7 @@ def copy(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def chunk_of(box: Box) -> ChunkStorageMetadata:
-    """A box in torch's words."""
+    """Return a box as torch describes it."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
     return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
@@ -246,9 +246,9 @@ def rebuild(
     begin: int,
     part: tuple[int, int, str],
 ) -> CutTensor:
-    """What a pickle calls."""
+    """Make a tensor from what was pickled; pickles name this function."""
     return CutTensor(local, shape, dims, begin, Part(*part))
 
 
-# So that torch.load takes it with weights_only=True, which is its default: it runs nothing else.
+# For torch.load with weights_only=True, its default, which calls no other functions.
 torch.serialization.add_safe_globals([rebuild])

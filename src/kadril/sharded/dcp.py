@@ -15,7 +15,7 @@ The files are torch's, and so are the keys:
 
 so that `torch.distributed.checkpoint.load` and `dcp_to_torch_save` read what is written here, at
 any number of ranks, and what FSDP or a plain optimizer wrote by `get_optimizer_state_dict` is read
-here. Beside them lies a file with checksums, which torch does not look at and `load` does.
+here. Beside them lies a file with checksums, which torch ignores and `load` compares.
 
 Metadata of torch's format is a pickle, which may run code when it is read: load only what you
 trust; checksums tell of damage, not of malice. The files of `trainer.save()` are JSON and bytes.
@@ -42,7 +42,8 @@ from kadril.sharded.checkpoint.dcp.load_target import Target
 from kadril.sharded.checkpoint.dcp.reader import CheckedReader
 from kadril.sharded.checkpoint.dcp.saving import Saving, together
 from kadril.sharded.checkpoint.dcp.writer import AtomicWriter
-from kadril.sharded.checkpoint.directory import check_same_version
+from kadril.sharded.checkpoint.loading import check_same_version
+from kadril.sharded.ownership.dedicated_transport import dedicated_transport
 from kadril.transport.base import Transport
 from kadril.world import World
 
@@ -71,7 +72,7 @@ def save(
         world: the current one where None.
 
     Raises:
-        CheckpointError: a rank could not write; on all ranks. What was there before is as it was.
+        CheckpointError: a rank could not write; on all ranks. What was there before is unchanged.
         PeerLost, Stalled: a rank does not come.
     """
     writer = writer_for(checkpoint_id, storage_writer)
@@ -94,10 +95,10 @@ def async_save(
 ) -> Future[None]:
     """Write a checkpoint beside the training, as it is now; collective.
 
-    Ranks agree on who writes what, and each copies what falls to it; both are done on return, and
-    training may go on. The files are written in a thread of its own. One save is under way at a
-    time: this and every other call of this module first waits for the one before, and so does the
-    end of the world.
+    Ranks agree on who writes what, and each copies what it writes; both are done on return, and
+    training may go on. The files are written in a thread of its own. One save runs at a time: this
+    and every other call of this module first waits for the one before, and so does the end of the
+    world.
 
     Args:
         state_dict: as for `save`.
@@ -127,7 +128,7 @@ def async_save(
 
 
 def writer_for(checkpoint_id: PathLike | None, writer: StorageWriter | None) -> StorageWriter:
-    """What to write with."""
+    """Return the writer to use."""
     if writer is not None:
         if checkpoint_id is not None:
             writer.reset(checkpoint_id)
@@ -138,13 +139,11 @@ def writer_for(checkpoint_id: PathLike | None, writer: StorageWriter | None) -> 
 
 
 def transport_of(world: World | None, operation: str) -> Transport:
-    """A transport of its own for one call, after all calls before it; collective."""
+    """Make a transport for one call, once the save before it has ended; collective."""
     world = worlds.current() if world is None else world
     world.check_usable(operation)
     background_of(world).wait()
-    made = world.transport.split(0)
-    assert made is not None  # noqa: S101 - all ranks gave a color
-    return made
+    return dedicated_transport(world)
 
 
 # ---- load ---------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ def load(
 
     Each rank reads what it owns of the state of trainers and of their parameters, and all of what
     else is asked for. Nothing is changed before all ranks have read everything, and found that it
-    fits. Then objects are given their state by their own `load_state_dict()`, and after that
+    matches. Then objects are given their state by their own `load_state_dict()`, and after that
     parameters, state of trainers and the rest are overwritten. Gradients of trainers are dropped,
     as `trainer.load` does. Objects that have parameters of these trainers, such as modules, come
     last, when the parameters are there.
@@ -213,7 +212,7 @@ def read(
     target = Target(state_dict, reader.read_metadata())
     version = reader.version if isinstance(reader, CheckedReader) else ""
     with warnings.catch_warnings():
-        # That it has no process group: it needs none to read.
+        # Torch warns that there is no process group; reading needs none.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(target.staged, storage_reader=reader, planner=planner, no_dist=True)
     if isinstance(reader, CheckedReader) and reader.version != version:

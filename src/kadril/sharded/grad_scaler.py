@@ -1,4 +1,4 @@
-"""GradScaler: losses scaled up for half precision, and steps left out on all ranks or on none."""
+"""GradScaler: losses scaled up for half precision, and steps skipped on all ranks or on none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["GradScaler"]
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` for trainers whose ranks have different gradients.
 
-    Takes the arguments of torch's, the same on all ranks.
+    It takes the arguments of torch's class, the same on all ranks.
 
         scaler = kadril.sharded.GradScaler("cpu")
         scaler.scale(loss).backward()
@@ -26,21 +26,21 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(trainer)
         scaler.update()
 
-    A gradient that is not finite on any rank is one on all of them: no rank steps, and all lower
-    their scale. That costs one byte of each rank. Other optimizers are treated as torch does.
+    If a gradient is not finite on some rank, no rank steps, and all lower their scale. Each rank
+    sends one byte for that. Other optimizers are treated as torch does.
     """
 
     def unscale_(self, optimizer: Any) -> None:
         """Reduce gradients, divide them by the scale, and look for infinities; collective.
 
         Raises:
-            RuntimeError: it was called already, since the last `update()`.
+            RuntimeError: it was called since the last `update()` already.
         """
         trainer = trainer_of(optimizer)
         if trainer is None or not self.is_enabled():
             super().unscale_(optimizer)
             return
-        holder = holder_of(optimizer, trainer)
+        holder = gradient_holder(optimizer, trainer)
         is_first = self._per_optimizer_states[id(holder)]["stage"] is OptState.READY
         if holder is trainer and is_first:
             trainer.allreduce_grads()
@@ -50,7 +50,7 @@ class GradScaler(torch.amp.GradScaler):
         rows = allgather_bytes(trainer.transport, bytes([found]), "found_inf")
         scale = self._get_scale_async()
         assert scale is not None  # noqa: S101 - made by `scale()`, or the base class has raised
-        # Also where a rank has no gradients, and so found nothing to record.
+        # Also on a rank that has no gradients, where torch has recorded nothing.
         agreed = torch.full((), float(any(row[0] for row in rows)), device=scale.device)
         state["found_inf_per_device"] = {scale.device: agreed}
 
@@ -58,17 +58,17 @@ class GradScaler(torch.amp.GradScaler):
         """Step, unless a rank has a gradient that is not finite; collective.
 
         Returns:
-            What `optimizer.step` gives; None where there was no step.
+            What `optimizer.step` returns; None if the step was skipped.
 
         Raises:
-            RuntimeError: there was a step already, since the last `update()`.
+            RuntimeError: there was a step since the last `update()` already.
         """
         trainer = trainer_of(optimizer)
         if trainer is None or not self.is_enabled():
             return super().step(optimizer, *args, **kwargs)
         if "closure" in kwargs or any(callable(each) for each in args):
             raise RuntimeError("closures cannot be used with a GradScaler that is enabled")
-        state = self._per_optimizer_states[id(holder_of(optimizer, trainer))]
+        state = self._per_optimizer_states[id(gradient_holder(optimizer, trainer))]
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update()")
         if state["stage"] is OptState.READY:
@@ -83,12 +83,12 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def trainer_of(optimizer: Any) -> POS_Trainer | None:
-    """The trainer that steps, if there is one."""
+    """Return the trainer of an optimizer of `kadril.sharded`; None for any other."""
     if isinstance(optimizer, ShardedOptimizer):
         return optimizer.trainer
     return optimizer if isinstance(optimizer, POS_Trainer) else None
 
 
-def holder_of(optimizer: Any, trainer: POS_Trainer) -> Any:
-    """Whose `param_groups` have the gradients: whole ones, or this rank's part of them."""
+def gradient_holder(optimizer: Any, trainer: POS_Trainer) -> Any:
+    """Return the one whose `param_groups` have the gradients: this rank's part, or whole ones."""
     return trainer if trainer.reduces_gradients else optimizer

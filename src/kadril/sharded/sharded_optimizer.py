@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,18 +10,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from kadril import world as worlds
-from kadril.errors import NotInitializedError, StateError, UnsupportedError
-from kadril.sharded.optimizer.optimizers import OptimizerClass
+from kadril.errors import StateError, UnsupportedError
+from kadril.sharded.optimizer.process_group_world import check_group, find_world
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
-from kadril.sharded.ownership.parameter_list import Parameters
+from kadril.sharded.optimizer.supported_optimizers import OptimizerClass
+from kadril.sharded.ownership.group_options import copy_options
+from kadril.sharded.ownership.parameter_groups import Parameters
 from kadril.sharded.reduction.joined_gradients import share_gradients
 from kadril.sharded.trainer import POS_Trainer
 from kadril.world import World
 
 __all__ = ["ShardedOptimizer", "ShardedState"]
-
-logger = logging.getLogger("kadril")
 
 
 class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
@@ -39,21 +37,21 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     the ones that count: `save()` and `load()` of this class know them, those of `trainer` do not.
 
     Args:
-        params: as of `POS_Trainer`.
-        optimizer_class: of the optimizer of each part.
-        process_group: of all ranks, where it is given at all; `world` is what counts.
+        params: see `POS_Trainer`.
+        optimizer_class: class of the optimizer of each rank's part.
+        process_group: a group of all ranks, or None; `world` is what counts.
         parameters_as_bucket_view: makes no difference: parameters always lie in flat memory.
-        overlap_with_ddp: False; with `reduce_gradients` there is nothing left to overlap.
-        reduce_gradients: whether gradients are this optimizer's to reduce.
+        overlap_with_ddp: has to be False; `reduce_gradients` takes its place.
+        reduce_gradients: whether this optimizer reduces the gradients.
         stage: with `reduce_gradients`: see `POS_Trainer`.
         rule: see `POS_Trainer`.
-        world: the current one where None. Where there is none, and torch.distributed is
-            initialized, `kadril.init()` is called.
+        world: the current one if None. If there is none, and torch.distributed is initialized,
+            `kadril.init()` is called.
         share_parameters: see `POS_Trainer`.
         **defaults: options of the optimizer.
 
     Raises:
-        MismatchError, UnsupportedError, ValueError, TypeError: as `POS_Trainer`.
+        MismatchError, UnsupportedError, ValueError, TypeError: see `POS_Trainer`.
         UnsupportedError: a process group of some ranks, or `overlap_with_ddp`.
     """
 
@@ -103,29 +101,26 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         self._is_ready = True
 
     def _whole_groups(self, first: int) -> list[dict[str, Any]]:
-        """Groups from a number on, with whole parameters and the options of the inner optimizer."""
+        """Return groups from a number on: whole parameters, and options of the inner optimizer."""
         members = self._trainer.members()
         return [
-            {
-                **{key: value for key, value in group.items() if key != "params"},
-                "params": members[number],
-            }
+            {**group, "params": members[number]}
             for number, group in enumerate(self._trainer.param_groups)
             if number >= first
         ]
 
     @property
     def trainer(self) -> POS_Trainer:
-        """What does the work.
+        """The trainer that does the work.
 
-        It is told of the options in `param_groups` when this optimizer steps, saves or loads. Call
+        It gets the options in `param_groups` when this optimizer steps, saves or loads. Call
         `save()` and `load()` of this optimizer rather than the trainer's.
         """
         return self._trainer
 
     @property
     def optim(self) -> torch.optim.Optimizer:
-        """The optimizer of this rank's part; torch's class has it by this name."""
+        """The optimizer of this rank's part; torch's class uses this name."""
         return self._trainer.optimizer
 
     @property
@@ -142,7 +137,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     def step(
         self, closure: Callable[[], Any] | None = None, batch_size: float = 1, **kwargs: Any
     ) -> Any:
-        """Step this rank's part, and let all ranks have it; collective.
+        """Step this rank's part, and give it to all ranks; collective.
 
         Args:
             closure: computes the loss and its gradients, once.
@@ -150,7 +145,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
             **kwargs: further arguments of `optimizer_class.step`.
 
         Returns:
-            What the closure gave.
+            What the closure returned.
 
         Raises:
             MismatchError: gradients or options differ between ranks.
@@ -166,10 +161,10 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         return loss
 
     def _step(self, batch_size: float, arguments: Mapping[str, Any]) -> None:
-        """The step itself; collective."""
-        self._tell_options()
+        """Step without a closure; collective."""
+        self._send_options()
         self._trainer.step_with(batch_size, "step", arguments)
-        self._copy_options(self._trainer.param_groups, self.param_groups)
+        copy_options(self._trainer.param_groups, self.param_groups)
         self._consolidated = None
 
     def __reduce__(self) -> NoReturn:
@@ -178,22 +173,15 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
             " state with optimizer.save() or consolidate_state_dict()"
         )
 
-    def _tell_options(self) -> None:
-        """Let the trainer have the options that users and schedulers have set."""
-        self._copy_options(self.param_groups, self._trainer.param_groups)
+    def _send_options(self) -> None:
+        """Give the trainer the options that users and schedulers have set."""
+        copy_options(self.param_groups, self._trainer.param_groups)
 
-    def _take_loaded(self) -> None:
-        """Have the options and the state that the trainer has loaded."""
-        self._copy_options(self._trainer.param_groups, self.param_groups)
-        self.state = self._trainer.optimizer.state  # torch makes a new one when it loads
+    def _receive_loaded(self) -> None:
+        """Take over the options and the state that the trainer has loaded."""
+        copy_options(self._trainer.param_groups, self.param_groups)
+        self.state = self._trainer.optimizer.state  # torch makes a new dict when it loads
         self._consolidated = None
-
-    @staticmethod
-    def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
-        for group, other in zip(source, target, strict=True):
-            for key, value in group.items():
-                if key not in ("params", "param_names"):
-                    other[key] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
@@ -212,22 +200,23 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         self._trainer.add_param_group(param_group)
         for group in self._whole_groups(first):
             super().add_param_group(group)
-        self._consolidated = None  # it has no such parameters
+        self._consolidated = None  # it lacks these parameters
 
     # ---- state ----------------------------------------------------------------------------------
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Bring the whole state to one rank, for its `state_dict()`; collective."""
-        self._tell_options()
+        self._send_options()
         self._consolidated = self._trainer.consolidate(to)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the plain optimizer; on the rank that it was consolidated to.
+        """Return the state of the plain optimizer, on the rank that it was consolidated to.
 
-        Options are those of now: a scheduler may have stepped since.
+        Options are the current ones: a scheduler may have stepped since.
 
         Raises:
-            StateError: it was not, or there was a step since, or parameters were added.
+            StateError: it was not consolidated to this rank since the last step, and since
+                parameters were added.
         """
         if self._consolidated is None:
             raise StateError(
@@ -237,12 +226,12 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
                 " optimizer.sharded to torch.distributed.checkpoint"
             )
         groups = [{"params": group["params"]} for group in self._consolidated["param_groups"]]
-        self._copy_options(self.param_groups, groups)
+        copy_options(self.param_groups, groups)
         return {**self._consolidated, "param_groups": groups}
 
     @property
     def sharded(self) -> ShardedState:
-        """This rank's part of the state, for `torch.distributed.checkpoint` and `dcp`.
+        """This rank's part of the state, for torch.distributed.checkpoint and `kadril.sharded.dcp`.
 
         dcp.save({"model": model, "optim": optimizer.sharded}, "last")
         """
@@ -254,30 +243,30 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         Raises:
             CheckpointError: it is of another model; nothing was changed.
         """
-        self._tell_options()
+        self._send_options()
         self._trainer.load_state_dict(state_dict)
-        self._take_loaded()
+        self._receive_loaded()
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write parameters, state and the options of now to a directory; collective.
+        """Write parameters, state and the current options to a directory; collective.
 
         Each rank writes what it owns. See `POS_Trainer.save`.
 
         Args:
-            path: of the directory.
+            path: the directory.
             extra: anything that JSON can hold, such as the state of a scheduler; rank 0's is
                 written.
 
         Raises:
             CheckpointError: a rank could not write; on all ranks.
         """
-        self._tell_options()
+        self._send_options()
         self._trainer.save(path, extra)
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Read what `save` wrote, on any number of ranks; collective. Gradients are dropped.
 
-        Options in `param_groups` are then those that were saved. See `POS_Trainer.load`.
+        Options in `param_groups` become those that were saved. See `POS_Trainer.load`.
 
         Returns:
             What was given as `extra`.
@@ -286,15 +275,15 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
             CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing
                 was changed.
         """
-        self._tell_options()
+        self._send_options()
         extra = self._trainer.load(path)
-        self._take_loaded()
+        self._receive_loaded()
         return extra
 
     # ---- join -----------------------------------------------------------------------------------
 
     def join_hook(self, **_: Any) -> JoinHook:
-        """For `torch.distributed.algorithms.Join`: a rank without data steps along.
+        """Return the hook for `torch.distributed.algorithms.Join`: ranks without data step along.
 
         Behind DistributedDataParallel it steps its part with the gradients of a rank that has data;
         DistributedDataParallel, which comes first in `Join([model, optimizer])`, gives it none.
@@ -303,17 +292,17 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
 
     @property
     def is_joining(self) -> bool:
-        """Whether ranks may run out of data, and gradients are somebody else's to reduce."""
+        """Whether ranks may run out of data, and somebody else reduces the gradients."""
         config = self._join_config
         return bool(config.enable) and not self._trainer.reduces_gradients
 
     def _share_gradients(self, *, has_data: bool) -> None:
-        """Let ranks that have run out of data have the gradients of the others; collective."""
+        """Give ranks that have run out of data the gradients of the others; collective."""
         share_gradients(self._trainer.transport, self._trainer.members(), has_data=has_data)
 
     @property
     def join_device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return self.param_groups[0]["params"][0].device  # type: ignore[no-any-return]
 
     @property
@@ -328,72 +317,34 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         return dist.group.WORLD
 
 
-def find_world(world: World | None) -> World:
-    """The world given, the current one, or one of the ranks that torch.distributed has.
-
-    Raises:
-        StateError: that is not known to have the same ranks.
-    """
-    if world is not None:
-        return world
-    try:
-        return worlds.current()
-    except NotInitializedError:
-        if not dist.is_initialized():
-            raise
-    logger.info("kadril.init() is called for ShardedOptimizer, as torch.distributed is initialized")
-    made = worlds.init()
-    if made.size != dist.get_world_size():
-        size = made.size
-        worlds.shutdown()
-        raise StateError(
-            f"torch.distributed has {dist.get_world_size()} ranks, and kadril found {size}: they"
-            " were started by no launcher that it knows. Call kadril.init(rank=..., size=...,"
-            " rendezvous=...) before ShardedOptimizer is made"
-        )
-    return made
-
-
-def check_group(group: Any, world: World) -> None:
-    """Raise `UnsupportedError` for a process group of other ranks than a world's."""
-    if group is None:
-        return
-    ranks = dist.get_process_group_ranks(group)
-    if ranks != list(range(world.size)):
-        raise UnsupportedError(
-            f"process_group has ranks {ranks}, the world 0 to {world.size - 1}: state is sharded"
-            " over all ranks of a world"
-        )
-
-
 class ShardedState:
-    """What a checkpoint has of an optimizer: each rank its part.
+    """The state of an optimizer for checkpoints: on each rank its part.
 
     Args:
-        optimizer: whose state it is.
+        optimizer: the optimizer.
     """
 
     def __init__(self, optimizer: ShardedOptimizer) -> None:
         self.optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part; local. See `POS_Trainer.state_dict`."""
-        self.optimizer._tell_options()
+        """Return this rank's part; local. See `POS_Trainer.state_dict`."""
+        self.optimizer._send_options()
         return self.optimizer.trainer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load it; local, on every rank. See `POS_Trainer.load_state_dict`."""
+        """Load state; local, on every rank. See `POS_Trainer.load_state_dict`."""
         self.optimizer.load_state_dict(state_dict)
 
 
 class StepAlong(JoinHook):
-    """What a rank does that has run out of data, for as long as others have some."""
+    """Steps along on a rank that has run out of data, for as long as others have some."""
 
     def __init__(self, optimizer: ShardedOptimizer) -> None:
         self._optimizer = optimizer
 
     def main_hook(self) -> None:
-        """Take part in one step; `step()` would tell `Join` that there is data."""
+        """Take part in one step, without `step()`, which would tell `Join` that there is data."""
         if self._optimizer.is_joining:
             self._optimizer._share_gradients(has_data=False)
         self._optimizer._step(1, {})

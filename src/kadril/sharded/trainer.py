@@ -1,4 +1,4 @@
-"""POS_Trainer: a trainer whose optimizer state, gradients and parameters are shared out.
+"""POS_Trainer: a trainer whose optimizer state, gradients and parameters are sharded.
 
 trainer = POS_Trainer(model, "adam", {"lr": 1e-3})
 for x, y in batches:
@@ -17,27 +17,23 @@ import torch
 
 from kadril import world as worlds
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.checkpoint.directory import load_checkpoint, save_checkpoint
+from kadril.sharded.checkpoint.loading import load_checkpoint
+from kadril.sharded.checkpoint.saving import save_checkpoint
 from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.plan import Registration
 from kadril.sharded.graph.trainer_plan import GraphPlan
 from kadril.sharded.optimizer.clip import clip_gradients, total_norm
-from kadril.sharded.optimizer.optimizers import (
-    OptimizerClass,
-    check_parameters,
-    choose_rule,
-    complete_momentum,
-    find_optimizer,
-    groups_in_torch_words,
-    may_fuse,
-    without_compiler,
-)
+from kadril.sharded.optimizer.fused_kernel import complete_momentum
+from kadril.sharded.optimizer.optimizer_choice import OptimizerChoice
 from kadril.sharded.optimizer.options_digest import options_digest
 from kadril.sharded.optimizer.overlapped_step import scale_gradients, step_and_publish
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
+from kadril.sharded.optimizer.supported_optimizers import OptimizerClass, choose_rule
 from kadril.sharded.ownership.bucket import Scale
-from kadril.sharded.ownership.live_trainers import check_free, keep_track, own_transport
-from kadril.sharded.ownership.parameter_list import Group, ParameterList, Parameters, read_groups
+from kadril.sharded.ownership.dedicated_transport import dedicated_transport
+from kadril.sharded.ownership.live_trainers import check_untrained, register_trainer
+from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
+from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.courier import courier_for
 from kadril.sharded.reduction.given import GivenGradients
@@ -45,13 +41,10 @@ from kadril.sharded.reduction.grad_notice import GradNotice, raw_grad
 from kadril.sharded.reduction.gradients import Gradients, ReducedGradients
 from kadril.sharded.reduction.meeting import Wish
 from kadril.sharded.reduction.posted import PostedGradients
-from kadril.sharded.state.optimizer_state import (
-    consolidate,
-    load_state,
-    own_state,
-    put_state,
-    read_state,
-)
+from kadril.sharded.state.consolidated_state import consolidate
+from kadril.sharded.state.given_state import read_state
+from kadril.sharded.state.load_state import cut_state, put_state
+from kadril.sharded.state.own_state import own_state
 from kadril.transport.base import Transport
 from kadril.world import World
 from kadril.world.heap import trim_heap
@@ -65,7 +58,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     With p ranks, a rank holds 1/p of the optimizer state and, with stage 2, of the gradients. On
     one host all ranks share one copy of the parameters.
 
-        g = mean over ranks of the gradients        reduced to whoever owns the elements
+        g = mean over ranks of the gradients        reduced to the owners of the elements
         own elements = optimizer(own elements, own part of g / batch_size)
 
     1. The result is that of the plain optimizer on the mean of the gradients, to the last bit where
@@ -80,34 +73,34 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     Args:
         params: a module, a dict by name (taken in sorted order), a list of parameters or of
             (name, parameter) pairs, or a list of parameter groups as torch has them.
-        optimizer: name of one of torch's, or a class.
-        optimizer_params: its options. Of those given by name, fused kernels are used where torch
-            has one for the CPU, unless `fused` or `foreach` says otherwise.
+        optimizer: name of one of torch's optimizers, or a class.
+        optimizer_params: options of the optimizer. For an optimizer given by name, torch's fused
+            kernel is used where it has one for the CPU, unless `fused` or `foreach` is given.
         gradient_predivide_factor: f: gradients are divided by f before they are added up, and by
             size / f after.
-        prefix: of the names of parameters in messages and files.
+        prefix: prefix of the names of parameters in messages and files.
         partition_gradients: False is stage 1, True is stage 2.
         stage: 2 reduces gradients during the backward pass and frees them at once: `.grad` is None
             after it. 1 keeps this rank's own gradients until `zero_grad()`.
         rule: "flat" cuts all evenly, "greedy" and "largest_first" keep parameters whole. By default
             flat, where the optimizer works element by element.
-        world: the current one where None.
-        share_parameters: whether ranks of a host are to share one copy of the parameters.
-        reduce_gradients: False where somebody else makes gradients equal on all ranks.
+        world: the current one if None.
+        share_parameters: whether ranks of a host share one copy of the parameters.
+        reduce_gradients: False if something else makes gradients equal on all ranks.
 
     Attributes:
         optimizer: the torch optimizer of this rank's pieces. Schedulers take it, or the trainer.
-        names: of the parameters.
+        names: names of the parameters.
         is_closed: whether it has given its parameters back.
 
-    With stage 2 a warning tells, once, whoever looks at `.grad` of a parameter between `backward()`
+    With stage 2 a warning is given, once, when `.grad` of a parameter is read between `backward()`
     and `step()`, as `torch.nn.utils.clip_grad_norm_` and `model.zero_grad()` do.
 
     Raises:
         StateError: a parameter is trained by another trainer; `close()` that one first.
         MismatchError: ranks have different parameters or options; it names the first.
         UnsupportedError: the optimizer cannot be sharded.
-        ValueError, TypeError: what was given makes no sense.
+        ValueError, TypeError: an argument is invalid.
     """
 
     def __init__(
@@ -130,27 +123,25 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             raise ValueError(
                 f"gradient_predivide_factor is {gradient_predivide_factor}; it has to be positive"
             )
-        kind, options = find_optimizer(optimizer, optimizer_params)
-        self._asked = optimizer
-        groups = groups_in_torch_words(optimizer, read_groups(params), options)
+        self._choice = OptimizerChoice(optimizer, optimizer_params)
+        self._prefix = prefix
         listed = ParameterList()
-        for group in with_prefix(groups, prefix):
+        for group in with_prefix(self._choice.translate(read_groups(params)), prefix):
             listed.add_group(group)
-        if isinstance(optimizer, str) and may_fuse(
-            kind, [options, *listed.options], listed.tensors
-        ):
-            options["fused"] = True
-        made = without_compiler(kind, [options, *listed.options])
-        self._made = (made, options)
-        check_parameters(made, options, listed)
+        self._choice.choose_kernels(listed)
+        self._choice.check(listed)
+        rule = choose_rule(self._choice.kind, rule)
+        self._lines = [
+            f"optimizer {self._choice.kind.__name__}, stage {self.stage}, gradient_predivide_factor"
+            f" {gradient_predivide_factor}, share_parameters {share_parameters},"
+            f" reduce_gradients {reduce_gradients}"
+        ]
         self.world = worlds.current() if world is None else world
         self.world.check_usable("POS_Trainer")
-        self.transport = own_transport(self.world)
-        check_free(self.transport, listed)
+        self.transport = dedicated_transport(self.world)
         self.rank = self.transport.rank
         self.size = self.transport.size
-        self._prefix = prefix
-        self._shards = Shards(self.transport, choose_rule(kind, rule), shares=share_parameters)
+        self._shards = Shards(self.transport, rule, shares=share_parameters)
         scale = Scale(1.0 / gradient_predivide_factor, gradient_predivide_factor / self.size)
         self._courier = courier_for(self.transport)
         self._gradients: Gradients
@@ -164,36 +155,42 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             self._gradients = reduced
         else:
             self._gradients = GivenGradients(self._shards)
-        self._lines = [
-            f"optimizer {kind.__name__}, stage {self.stage}, gradient_predivide_factor"
-            f" {gradient_predivide_factor}, share_parameters {share_parameters},"
-            f" reduce_gradients {reduce_gradients}"
-        ]
-        try:
-            self._gradients.watch(self._shards.add(listed, self._lines))
-            self.optimizer = made(self._piece_groups(0), **options)
-        except BaseException:
-            self._gradients.detach()
-            self._shards.evacuate()  # no rank is to see what another does to its parameters
-            self.transport.close()
-            raise
+        self.optimizer = self._share_out(listed)
         if reduce_gradients:
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = GraphPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
-        # An optimizer for schedulers and hooks: those of its step are the inner one's.
-        self.defaults = self.optimizer.defaults
-        vars(self).update(
-            {key: value for key, value in vars(self.optimizer).items() if key.endswith("_hooks")}
-        )
+        self._borrow_hooks()
         self._is_settled = False
         self.is_closed = False
         self.num_steps = 0
         self._notice = GradNotice(self._gradients)
         self._notice.watch(listed.tensors)
-        keep_track(self, self.world, self.transport)
+        register_trainer(self, self.world, self.transport)
 
-    # ---- what there is --------------------------------------------------------------------------
+    def _share_out(self, listed: ParameterList) -> torch.optim.Optimizer:
+        """Move parameters to their buckets, and make the optimizer of this rank's pieces.
+
+        Collective. Where it fails, ranks have parameters of their own again.
+        """
+        try:
+            check_untrained(self.transport, listed)
+            self._gradients.watch(self._shards.add(listed, self._lines))
+            return self._choice.make(self._shards.own_groups())
+        except BaseException:
+            self._gradients.detach()
+            self._shards.evacuate()  # no rank may see what another does to its parameters
+            self.transport.close()
+            raise
+
+    def _borrow_hooks(self) -> None:
+        """Let schedulers and users set hooks of the trainer's step: they are the optimizer's."""
+        self.defaults = self.optimizer.defaults
+        vars(self).update(
+            {key: value for key, value in vars(self.optimizer).items() if key.endswith("_hooks")}
+        )
+
+    # ---- parameters -----------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,20 +208,14 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         return self._shards.owners()
 
     def parts_of(self, rank: int) -> dict[str, tuple[int, int]]:
-        """Elements that a rank owns: (begin, end) for each parameter of which it has some.
+        """Return the elements that a rank owns: (begin, end) by name of parameter.
 
-        Elements count in the order in which the parameter's memory has them; `(0, numel)` is all of
-        it. Every rank knows that of all ranks; nothing is sent.
+        Elements are counted in the order of the parameter's memory; `(0, numel)` is all of it.
+        Parameters of which the rank owns nothing are left out. Nothing is sent.
         """
         if not 0 <= rank < self.size:
             raise ValueError(f"rank is {rank}; there are ranks 0 to {self.size - 1}")
-        parts = zip(self.names, map(self._shards.pieces_of, range(len(self.names))), strict=True)
-        return {
-            name: (piece.begin, piece.end)
-            for name, pieces in parts
-            for piece in pieces
-            if piece.rank == rank
-        }
+        return self._shards.ranges_of(rank)
 
     @property
     def state(self) -> Any:  # type: ignore[override]
@@ -238,64 +229,41 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
 
     @property
     def learning_rate(self) -> float:
-        """Of the first parameter group."""
+        """Learning rate of the first parameter group."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def set_learning_rate(self, lr: float) -> None:
-        """Of all parameter groups; on every rank alike."""
+        """Set the learning rate of all parameter groups; call it on every rank."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
-    def _piece_groups(self, first: int) -> list[dict[str, Any]]:
-        """Parameter groups from a number on, with this rank's pieces in place of parameters."""
-        parameters = self._shards.parameters
-        groups: list[dict[str, Any]] = [
-            {**options, "params": []} for options in parameters.options[first:]
-        ]
-        for own in self._shards.own_pieces():
-            number = parameters.groups[own.piece.entry] - first
-            if number >= 0:
-                groups[number]["params"].append(own.tensor)
-        return groups
-
     def members(self) -> list[list[torch.Tensor]]:
-        """The whole parameters of each group."""
-        parameters = self._shards.parameters
-        groups: list[list[torch.Tensor]] = [[] for _ in parameters.options]
-        for tensor, number in zip(parameters.tensors, parameters.groups, strict=True):
-            groups[number].append(tensor)
-        return groups
+        """Return the whole parameters of each group."""
+        return self._shards.parameters.members()
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Train more parameters; collective. Gradients that came since the last step stay.
 
         Raises:
-            MismatchError: ranks add different ones; nothing has changed.
-            ValueError: a parameter that is trained already.
-            UnsupportedError: one of a shape that this optimizer does not step.
+            MismatchError: ranks add different parameters; nothing has changed.
+            ValueError: a parameter is trained already.
+            UnsupportedError: the optimizer does not step parameters of such a shape.
         """
         self._check_usable("add_param_group")
-        known = self._shards.parameters
-        listed = ParameterList()
-        for number, options in enumerate(known.options):
-            members = [place for place, each in enumerate(known.groups) if each == number]
-            names = [known.names[place] for place in members]
-            tensors = [known.tensors[place] for place in members]
-            given = [members.index(place) for place in known.given if place in members]
-            listed.add_group(Group(names, tensors, options, given))
-        read = read_groups([group], first=known.next_number)
-        groups = groups_in_torch_words(self._asked, read, self.optimizer.defaults)
+        listed = self._shards.parameters.copy()
+        groups = self._choice.translate(
+            read_groups([group], first=listed.next_number), self.optimizer.defaults
+        )
         for each in with_prefix(groups, self._prefix):
             listed.add_group(each)
-        check_parameters(*self._made, listed)
+        self._choice.check(listed)
         first = len(self.optimizer.param_groups)
         if self.reduces_gradients:
-            self._gradients.settle(Wish.ADD)  # what is on its way knows of fewer parameters
-        check_free(self.transport, listed, self)
-        added = self._shards.add(listed, self._lines)
-        self._gradients.watch(added)
+            self._gradients.settle(Wish.ADD)  # gradients on their way know of fewer parameters
+        check_untrained(self.transport, listed, self)
+        self._gradients.watch(self._shards.add(listed, self._lines))
         self._notice.watch(listed.tensors)
-        for made in self._piece_groups(first):
+        for made in self._shards.own_groups(first):
             self.optimizer.add_param_group(made)
         if self._registration is not None:
             self._graph_plan.refresh()
@@ -306,7 +274,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         """Reduce what is left of the gradients, and step; collective.
 
         Args:
-            batch_size: gradients are divided by it, as by the number of ranks.
+            batch_size: gradients are divided by it, and by the number of ranks.
 
         Raises:
             MismatchError: ranks step with different options.
@@ -348,11 +316,13 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         step_and_publish(self.optimizer, self._shards, self._courier, arguments)
         self.num_steps += 1
         if self.num_steps & (self.num_steps - 1) == 0:
-            # The first step makes state amid gradients, which leaves holes, and every one may leave
-            # some that are not used again. Ever more seldom, so that it costs nothing in the end;
-            # and before gradients are freed, whose place the next ones take.
+            # The first step makes state amid gradients, which leaves holes in the heap, and every
+            # step may leave some that are not used again. Trimmed ever more rarely, so that it
+            # costs nothing in the end; and before gradients are freed, whose place the next ones
+            # take.
             trim_heap()
-        self._begin_round()
+        self._gradients.begin_round()
+        self._is_settled = False
 
     def allreduce_grads(self) -> None:
         """Reduce what is left of the gradients: to clip them, or to look at them; collective.
@@ -368,14 +338,14 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
 
     @property
     def reduces_gradients(self) -> bool:
-        """Whether gradients are this trainer's to reduce."""
+        """Whether this trainer reduces the gradients."""
         return not isinstance(self._gradients, GivenGradients)
 
     def skip_step(self) -> None:
-        """Use reduced gradients up as `step()` does, without a step; on every rank.
+        """Drop the reduced gradients instead of stepping with them; on every rank.
 
-        After `allreduce_grads()`, where they turned out to be of no use. What came after that is
-        dropped too.
+        Called after `allreduce_grads()`, for gradients that are not finite. Gradients that came
+        after it are dropped too.
         """
         self._gradients.drop_round()
         if self.stage == 2:
@@ -394,9 +364,9 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             The norm before, the same on all ranks.
 
         Raises:
-            RuntimeError: the norm is not finite, and that was to be an error; on all ranks.
+            RuntimeError: the norm is not finite, and `error_if_nonfinite` is True; on all ranks.
         """
-        self.allreduce_grads()  # again, too: there may have been passes since
+        self.allreduce_grads()  # even if it was called before: there may have been passes since
         gradients = [
             own.tensor.grad for own in self._shards.own_pieces() if own.tensor.grad is not None
         ]
@@ -433,7 +403,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     # ---- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the optimizer's state; local.
+        """Return this rank's part of the optimizer's state; local.
 
         In the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: state by
         name of parameter and of value, and groups that list names. Tensors are `CutTensor`s, which
@@ -441,18 +411,18 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
 
             kadril.sharded.dcp.save({"model": model, "optim": trainer}, "last")
 
-        Their elements are those of the optimizer, as in torch. Parameters are not in it.
+        They share memory with the optimizer's state, as in torch. Parameters are not in it.
         """
         return own_state(self._shards, self.optimizer)
 
     def consolidate(self, to: int = 0) -> dict[str, Any] | None:
-        """The state as the plain torch optimizer over the whole parameters has it; collective.
+        """Return the state in the form of a plain optimizer over whole parameters; collective.
 
         Parameters are numbered in the order of `names`, and listed in the order in which they were
-        given, which is the one that counts when a plain optimizer loads it.
+        given, which is the order that counts when a plain optimizer loads it.
 
         Args:
-            to: rank that gets it.
+            to: rank that gets the state.
 
         Returns:
             A state_dict of copies on rank `to`, None elsewhere.
@@ -464,15 +434,15 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         """Load state; local, on every rank. Gradients stay, as with torch's optimizers.
 
         Args:
-            state_dict: that of a plain torch optimizer over the whole parameters, numbered or by
-                name, the same on all ranks; or what `state_dict()` gave on this rank; or, in a
-                list, on all ranks of a world of any size.
+            state_dict: state of a plain torch optimizer over the whole parameters, numbered or by
+                name, the same on all ranks; or what `state_dict()` gave on this rank; or a list of
+                what it gave on all ranks of a world of any size.
 
         Raises:
-            CheckpointError: it does not fit; nothing was changed. It names the parameter.
+            CheckpointError: it does not match; nothing was changed. It names the parameter.
         """
         stored = read_state(state_dict, self._shards, self.optimizer)
-        loaded = load_state(self._shards, self.optimizer, stored)
+        loaded = cut_state(self._shards, self.optimizer, stored)
         put_state(self.optimizer, loaded, keeps_dtypes=stored.keeps_dtypes)
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -482,7 +452,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         can be loaded. All ranks have to see the same directory.
 
         Args:
-            path: of the directory.
+            path: the directory.
             extra: anything that JSON can hold, such as the epoch; rank 0's is written.
 
         Raises:
@@ -508,34 +478,34 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
 
     @contextlib.contextmanager
     def _own_call(self, operation: str) -> Iterator[Transport]:
-        """A transport for one call, while gradients go over the trainer's; collective."""
+        """Provide a transport for one call, as gradients use the trainer's; collective."""
         self._check_usable(operation)
-        transport = own_transport(self.world)
+        transport = dedicated_transport(self.world)
         try:
             yield transport
         finally:
             transport.close()
 
     def _settle_to_load(self) -> None:
-        """Bring ranks to the same place before parameters are written; collective."""
+        """Wait until no rank computes with the parameters, before they are written; collective."""
         self._check_usable("load")
         self._gradients.settle(Wish.LOAD)
 
     # ---- the graph pass -------------------------------------------------------------------------
 
     def generate_graph_pass_options(self) -> dict[str, Any]:
-        """Keywords of `kadril.sharded.optimize_for`, which reduces gradients in compiled graphs.
+        """Return keywords of `kadril.sharded.optimize_for`, which reduces gradients in graphs.
 
         Raises:
-            StateError: gradients are not this trainer's to reduce, or are kept.
+            StateError: this trainer does not reduce gradients, or keeps them (stage 1).
         """
         return graph_pass_options(self._registration_for("generate_graph_pass_options"))
 
     def generate_backward_options(self) -> dict[str, Any]:
-        """The `backward_option` of `kadril.sharded.backward`.
+        """Return the `backward_option` of `kadril.sharded.backward`.
 
         Raises:
-            StateError: gradients are not this trainer's to reduce, or are kept.
+            StateError: this trainer does not reduce gradients, or keeps them (stage 1).
         """
         return backward_options(self._registration_for("generate_backward_options"))
 
@@ -553,11 +523,11 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     def close(self) -> None:
         """Give the parameters back: each rank has its own again, with these values; collective.
 
-        For another trainer of the same parameters. Whatever is called after it raises `StateError`.
+        Another trainer may then have them. All other methods raise `StateError` from then on.
         """
         if self.is_closed:
             return
-        self.transport.barrier(name="close")  # nobody steps what another is about to copy
+        self.transport.barrier(name="close")  # no rank steps what another is about to copy
         self.let_go()
         self.transport.close()
 
@@ -580,13 +550,9 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             " with save() or state_dict()"
         )
 
-    def _begin_round(self) -> None:
-        self._gradients.begin_round()
-        self._is_settled = False
-
 
 def choose_stage(stage: int | None, partition_gradients: bool | None) -> int:
-    """The stage of two ways to say it."""
+    """Return the stage, which two arguments may give."""
     said = None if partition_gradients is None else 1 + partition_gradients
     if stage not in (None, 1, 2):
         raise ValueError(f"stage is {stage}; 1 keeps gradients, 2 gives them back")
@@ -596,10 +562,3 @@ def choose_stage(stage: int | None, partition_gradients: bool | None) -> int:
             f" {said}; give one of them"
         )
     return stage or said or 2
-
-
-def with_prefix(groups: list[Group], prefix: str | None) -> list[Group]:
-    """Groups whose names have a prefix."""
-    if not prefix:
-        return groups
-    return [group._replace(names=[prefix + name for name in group.names]) for group in groups]

@@ -13,8 +13,9 @@ from sharded_kit import assert_same, backward, make_parameters, pull_of
 from kadril.errors import StateError
 from kadril.sharded import POS_Trainer, ShardedOptimizer
 from kadril.sharded.optimizer.clip import total_norm
-from kadril.sharded.optimizer.optimizers import groups_in_torch_words
-from kadril.sharded.ownership.parameter_list import ParameterList, read_groups
+from kadril.sharded.optimizer.option_names import groups_in_torch_words
+from kadril.sharded.ownership.parameter_groups import read_groups
+from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.testing import ranks
 from kadril.world import World
 

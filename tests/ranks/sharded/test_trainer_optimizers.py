@@ -10,7 +10,7 @@ import torch
 from sharded_kit import make_parameters, mean_of_step, one_process, plain, train
 
 from kadril.sharded import POS_Trainer
-from kadril.sharded.optimizer.optimizers import ELEMENTWISE, MATRIX
+from kadril.sharded.optimizer.supported_optimizers import ELEMENTWISE, MATRIX
 from kadril.testing import ranks
 from kadril.world import World
 

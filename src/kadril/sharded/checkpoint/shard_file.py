@@ -3,14 +3,13 @@
     | magic, 8 bytes | length of the header, 8 bytes | header, JSON | bytes of all tensors |
 
 The header says for each piece which elements it has, and for each value its kind, dtype, shape and
-where its bytes lie. A shard is read in ranges, and only after its checksum was compared.
+where its bytes lie. Values are read one by one, after the checksum of the file was compared.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,26 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.checksum import checksum
+from kadril.sharded.checkpoint.durable_files import checksum, durable_file
 from kadril.sharded.state.stored_state import StoredPiece, StoredValue
+from kadril.sharded.state.value_kinds import check_storable, dtype_from
 
-__all__ = ["ShardFile", "check_number", "write_shard"]
+__all__ = ["PARAMETER", "STATE", "ShardFile", "write_shard"]
 
 MAGIC = b"KADRILS1"
 ALIGNMENT = 64
 
+# Names of values in a shard: the parameter's own elements, and before each value of its state.
+PARAMETER = "parameter"
+STATE = "state."
+
 
 def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Write pieces to a new file, and make it durable.
+
+    Args:
+        path: path of the file.
+        pieces: elements and values of each piece, by name of parameter.
 
     Returns:
         Name, size, checksum, and the first and last parameter in it, for the index.
@@ -46,7 +54,7 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
         for key, item in piece["state"].items():
             value = item["value"]
             if not isinstance(value, torch.Tensor):
-                check_number(value, key, name)
+                check_storable(value, key, name)
                 values[key] = {"kind": item["kind"], "number": value}
                 continue
             tensors.append(value)
@@ -62,12 +70,10 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
     text += b" " * (-(len(text) + 16) % ALIGNMENT)
     digest = hashlib.sha256()
     part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
+    with durable_file(part, "wb") as file:
         for chunk in chunks(MAGIC + len(text).to_bytes(8, "little") + text, tensors):
             digest.update(chunk)
             file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
         size = file.tell()
     part.replace(path)
     names = list(pieces)
@@ -79,20 +85,8 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
     }
 
 
-def check_number(value: Any, key: str, name: str) -> None:
-    """Raise `CheckpointError` for what JSON cannot hold, while it is known whose it is."""
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{key.removeprefix('state.')!r} in the state of parameter {name!r} cannot be saved:"
-            f" {error}. Keep tensors there, and what JSON can hold",
-            parameter=name,
-        ) from error
-
-
 def chunks(head: bytes, tensors: list[torch.Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a shard, one after the other."""
+    """Yield the bytes of a shard in order."""
     yield head
     for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -104,8 +98,11 @@ class ShardFile:
     """A shard to read from.
 
     Args:
-        path: of the file.
+        path: path of the file.
         expected: size and checksum, as the index has them.
+
+    Raises:
+        CheckpointError: it is missing, or not of the expected size, or has no header.
     """
 
     def __init__(self, path: Path, expected: Mapping[str, Any]) -> None:
@@ -132,7 +129,7 @@ class ShardFile:
         self._begin = 16 + length
 
     def error(self, words: str) -> CheckpointError:
-        """What to raise; it says which parameters are lost."""
+        """Return the error to raise; it says which parameters are lost."""
         names = self._expected.get("parameters", [])
         parts = f" (parts of parameters {names[0]!r} to {names[-1]!r})" if names else ""
         return CheckpointError(
@@ -142,21 +139,21 @@ class ShardFile:
         )
 
     def pieces(self) -> Iterator[tuple[str, StoredPiece]]:
-        """Name of the parameter and piece, for each piece."""
+        """Yield the name of the parameter and the piece, for each piece."""
         for name, piece in self._header.items():
             values = {key: self.value(value) for key, value in piece["values"].items()}
             yield name, StoredPiece(piece["begin"], piece["end"], values)
 
     def value(self, described: Mapping[str, Any]) -> StoredValue:
-        """A value that is read when it is asked for."""
+        """Return a value that is read from the file when it is fetched."""
         if "dtype" not in described:
             return StoredValue(described["kind"], lambda: described["number"])
         return StoredValue(described["kind"], lambda: self.read(described))
 
     def read(self, described: Mapping[str, Any]) -> torch.Tensor:
-        """A tensor of the file."""
+        """Read a tensor from the file."""
         self.compare()
-        dtype: torch.dtype = getattr(torch, described["dtype"])
+        dtype = dtype_from(described["dtype"])
         shape = described["shape"]
         count = torch.Size(shape).numel()
         if count == 0:
@@ -167,7 +164,7 @@ class ShardFile:
         return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
     def compare(self) -> None:
-        """Raise `CheckpointError` where the file is not what was written; looks once."""
+        """Raise `CheckpointError` if the checksum of the file is wrong; computed once."""
         if self._was_compared:
             return
         if checksum(self.path) != self._expected["sha256"]:

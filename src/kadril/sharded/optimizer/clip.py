@@ -1,4 +1,4 @@
-"""The norm of gradients that no rank has all of."""
+"""Clipping by the norm of all gradients, of which each rank has a part."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["clip_gradients", "total_norm"]
 def total_norm(
     transport: Transport, gradients: Iterable[torch.Tensor], norm_type: float = 2.0
 ) -> float:
-    """The norm of all gradients on all ranks, as if they were one vector; collective.
+    """Return the norm of all gradients on all ranks, as if they were one vector; collective.
 
         p = inf:    max_r max_i |g_i|
         p = -inf:   min_r min_i |g_i|
         p = 0:      number of g_i that are not 0
         otherwise:  (sum_r sum_i |g_i|^p)^(1/p)
 
-    A few numbers go over the ranks. Where a gradient is not a number, neither is the norm; where
-    it is too large for one, it is infinite. It is 0 where no rank has a gradient.
+    Ranks exchange a few numbers. The norm is NaN if a gradient is NaN, infinite if it is too large
+    for a float, and 0 if no rank has a gradient.
 
     Args:
-        transport: of the ranks.
-        gradients: of this rank's pieces.
+        transport: transport over the ranks.
+        gradients: gradients of this rank's pieces.
         norm_type: p.
     """
     norms = [float(torch.linalg.vector_norm(each, norm_type)) for each in gradients if each.numel()]
     if math.isinf(norm_type):
-        # A maximum forgets what is not a number: the second number tells of it. The third one tells
-        # whether any rank has a gradient. A minimum is the maximum of what is negative.
+        # A maximum ignores NaN, so the second number says whether there was one. The third says
+        # whether any rank has a gradient. A minimum is the maximum of negated values.
         sign = math.copysign(1.0, norm_type)
         has_nan = any(map(math.isnan, norms))
         numbers = [] if has_nan else [sign * norm for norm in norms]
@@ -43,14 +43,14 @@ def total_norm(
         if not largest[2]:
             return 0.0
         return math.nan if largest[1] else sign * float(largest[0])
-    exponent = norm_type or 1.0  # of 0 each norm is a number of elements
+    exponent = norm_type or 1.0  # for p = 0 each norm is a count of elements, and counts add up
     total = np.array([add_up([power(norm, exponent) for norm in norms]), len(norms)])
     transport.allreduce(total, name="norm")
     return power(float(total[0]), 1.0 / exponent) if total[1] else 0.0
 
 
 def power(number: float, exponent: float) -> float:
-    """Of a number that is not negative, infinite where Python raises: other ranks wait."""
+    """Return a power of a number >= 0; infinity where Python raises, since other ranks wait."""
     try:
         return float(number**exponent)
     except (OverflowError, ZeroDivisionError):
@@ -58,7 +58,7 @@ def power(number: float, exponent: float) -> float:
 
 
 def add_up(numbers: Sequence[float]) -> float:
-    """The sum of numbers that are not negative, infinite where it is too large."""
+    """Return the sum of numbers >= 0; infinity where it is too large for a float."""
     try:
         return math.fsum(numbers)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""A digest of the options that ranks step with, each its own part: they have to be the same."""
+"""A digest of the options that ranks step with: each steps its own part, with the same options."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 import torch
 
+from kadril.sharded.ownership.group_options import group_options
+
 __all__ = ["options_digest"]
 
 
 def options_digest(optimizer: torch.optim.Optimizer, batch_size: float) -> int:
-    """Of what has to be the same on all ranks when they step."""
+    """Return a digest of what has to be the same on all ranks when they step."""
     options = [
-        [comparable(value) for key, value in group.items() if key not in ("params", "param_names")]
-        for group in optimizer.param_groups
+        [comparable(value) for value in options.values()] for options in group_options(optimizer)
     ]
     return zlib.crc32(repr((options, batch_size)).encode())
 
 
 def comparable(option: Any) -> Any:
-    """What can be compared of an option: of an object that is its kind."""
+    """Return what can be compared between ranks: a plain value, or the class of an object."""
     if isinstance(option, torch.Tensor):
         return option.tolist()
     if isinstance(option, list | tuple):

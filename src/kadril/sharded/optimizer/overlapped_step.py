@@ -1,10 +1,11 @@
-"""The step of the optimizer, and giving all ranks what it has written.
+"""The step of the optimizer, overlapped with the gather of stepped parameters.
 
-Where ranks share parameters they only have to meet. Elsewhere each gathers what the others have
-stepped, bucket by bucket; a network mostly waits, so that goes on beside the rest of the step:
+Where ranks share the memory of the parameters a barrier is enough. Elsewhere each rank gathers what
+the others have stepped, bucket by bucket. A gather over a network is mostly waiting, so it runs in
+another thread beside the rest of the step:
 
-    step      | some buckets | some more | some more |
-    courier                  | gather    | gather    | gather | wait
+    this thread      | step portion 0 | step portion 1 | step portion 2 |
+    other thread                      | gather 0       | gather 1       | gather 2 |
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 
 import torch
 
-from kadril.sharded.optimizer.optimizers import is_of_torch
+from kadril.sharded.optimizer.supported_optimizers import is_of_torch
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.courier import Courier
 
 __all__ = ["scale_gradients", "step_and_publish"]
 
-# Each portion is a call of the optimizer, and the first gather begins after the first of them.
+# Each portion is one call of the optimizer; the first gather begins after the first portion.
 NUM_PORTIONS = 4
 
 
@@ -35,10 +36,10 @@ def step_and_publish(
     """Step this rank's pieces, and let all ranks have them; collective.
 
     Args:
-        optimizer: of the pieces.
+        optimizer: optimizer of the pieces.
         shards: all parameters.
-        courier: gathers beside the step; None where that does not pay.
-        arguments: of the optimizer's step.
+        courier: the thread that gathers beside the step; None to gather after it.
+        arguments: further arguments of the optimizer's `step`.
     """
     has_shared = any(bucket.is_shared for bucket in shards.buckets)
     if courier is None or has_shared or not may_be_portioned(optimizer):
@@ -54,17 +55,17 @@ def step_and_publish(
 
 
 def may_be_portioned(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether several steps of some parameters each are as one of all of them.
+    """Whether several steps of some parameters each do the same as one step of all of them.
 
-    So it is with those that torch has and that can be sharded at all. But a hook would be called
-    each time.
+    True for torch's optimizers that can be sharded, unless there are hooks: those would be called
+    several times.
     """
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return is_of_torch(type(optimizer)) and not has_hooks
 
 
 def portions_of(buckets: Sequence[Bucket]) -> list[list[Bucket]]:
-    """Buckets in their order, in portions of about the same size; alike on all ranks."""
+    """Divide buckets, in their order, into portions of similar size; the same on all ranks."""
     total = sum(bucket.plan.num_elements for bucket in buckets)
     portions: list[list[Bucket]] = [[] for _ in range(NUM_PORTIONS)]
     begin = 0
@@ -76,16 +77,16 @@ def portions_of(buckets: Sequence[Bucket]) -> list[list[Bucket]]:
 
 @contextlib.contextmanager
 def only_pieces_of(optimizer: torch.optim.Optimizer, buckets: Sequence[Bucket]) -> Iterator[None]:
-    """Let an optimizer see only the pieces in some buckets."""
+    """Restrict an optimizer to the pieces of some buckets, within a `with` block."""
     wanted = {id(own.tensor) for bucket in buckets for own in bucket.pieces}
     before = [group["params"] for group in optimizer.param_groups]
-    for group, all_of_them in zip(optimizer.param_groups, before, strict=True):
-        group["params"] = [each for each in all_of_them if id(each) in wanted]
+    for group, pieces in zip(optimizer.param_groups, before, strict=True):
+        group["params"] = [each for each in pieces if id(each) in wanted]
     try:
         yield
     finally:
-        for group, all_of_them in zip(optimizer.param_groups, before, strict=True):
-            group["params"] = all_of_them
+        for group, pieces in zip(optimizer.param_groups, before, strict=True):
+            group["params"] = pieces
 
 
 def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:

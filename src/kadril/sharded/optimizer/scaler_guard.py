@@ -1,4 +1,4 @@
-"""What keeps torch's own GradScaler from a trainer that reduces gradients."""
+"""A guard that refuses torch's own GradScaler for trainers that reduce gradients."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class ScalerGuard:
     """Refuses a scaler that looks for infinities on one rank only.
 
     `torch.amp.GradScaler` looks at the gradients that a rank has, and calls `step()` or does not.
-    Each rank has other gradients here: some would step and some would not. It hands what it has
-    found to optimizers that say they can use it, and this is where it is told.
+    Here each rank has different gradients: some ranks would step and others would not. The scaler
+    sets `found_inf` on optimizers that say they support scaling, which is where it is refused.
     """
 
     _step_supports_amp_scaling = True
 
     @property
     def found_inf(self) -> torch.Tensor:
-        """Not there."""
+        """Never set: setting it raises `StateError`."""
         raise AttributeError("found_inf")
 
     @found_inf.setter
     def found_inf(self, _: torch.Tensor) -> NoReturn:
         raise StateError(
-            "torch.amp.GradScaler looks for infinities in what this rank has, and other ranks have"
-            " other gradients: some would step and some would not. Use"
+            "torch.amp.GradScaler looks for infinities in the gradients of this rank, and other"
+            " ranks have different ones: some would step and some would not. Use"
             " kadril.sharded.GradScaler, which asks all ranks; it takes the same arguments"
         )

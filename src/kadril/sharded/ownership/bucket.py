@@ -3,9 +3,9 @@
     parameters   | p3 ......... | p2 .... | p1 .. |     `.data` of each is a view of it
                  | part of rank 0 | part of rank 1 |
                                     ^ pieces: what this rank's optimizer steps, in place
-    gradients                     | part of rank 1 |    one memory, of this rank
+    gradients                     | part of rank 1 |    memory of this rank only
 
-Where ranks of a host share the memory of the parameters, who steps a piece has stepped it for all.
+Where ranks of a host share the memory of the parameters, a piece is stepped once for all of them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Scale(NamedTuple):
 
 
 class OwnPiece:
-    """A piece of this rank, as its optimizer sees it.
+    """A piece that this rank owns, with its tensors.
 
     Attributes:
-        piece: of which parameter, and which elements.
-        tensor: the elements themselves; flat where parameters may be cut, otherwise in the shape of
-            the parameter.
-        gradient: their gradient, of the same shape.
+        piece: which elements of which parameter.
+        tensor: the elements, which the optimizer steps; flat where parameters may be cut, otherwise
+            in the shape of the parameter.
+        gradient: their gradient, in the same shape.
     """
 
     def __init__(self, piece: Piece, tensor: torch.nn.Parameter) -> None:
@@ -73,12 +73,12 @@ class Bucket:
 
     Attributes:
         number: place among all buckets.
-        plan: its part of the plan.
-        places: of its parameters among all.
-        members: place, entry and tensor of each parameter.
-        pieces: of this rank.
+        plan: its parameters, and the part of each rank.
+        places: places of its parameters among all parameters.
+        members: place, description and tensor of each parameter.
+        pieces: pieces that this rank owns.
         keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
-        is_shared: whether one memory serves all ranks, so that nothing has to be gathered.
+        is_shared: whether all ranks use the same memory, so that nothing has to be gathered.
         mask: a bit for each of its parameters, at its place among all.
         num_missing: members that got no gradient since the last reduction.
         is_filled: of each member, whether the gradient memory holds something of this round.
@@ -123,7 +123,7 @@ class Bucket:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the parameters, rounded up to whole cache lines."""
+        """Bytes of the parameters, rounded up to whole cache lines."""
         return -(-self.plan.num_elements * self.dtype.itemsize // 64) * 64
 
     def fill(self, flat: torch.Tensor) -> None:
@@ -133,7 +133,7 @@ class Bucket:
             shaped(place, entry.shape, entry.dims).copy_(tensor.detach())
 
     def bind(self, flat: torch.Tensor) -> None:
-        """Make flat memory that of the parameters, and of the pieces there are."""
+        """Make parameters, and pieces if there are any, views of flat memory."""
         self.flat = flat
         for (_, entry, tensor), begin in zip(self.members, self.plan.begins, strict=True):
             tensor.data = shaped(flat[begin : begin + entry.num_elements], entry.shape, entry.dims)
@@ -142,38 +142,43 @@ class Bucket:
             each.tensor.data = self.view_of(each.piece)
 
     def cut(self, pieces: Sequence[Piece], *, keeps_shape: bool) -> None:
-        """Make the pieces of this rank."""
+        """Make the pieces that this rank owns."""
         self.keeps_shape = keeps_shape
         for piece in pieces:
             parameter = torch.nn.Parameter(self.view_of(piece))
             self.pieces.append(OwnPiece(piece, parameter))
 
     def view_of(self, piece: Piece, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """The elements of a piece: of the parameter, or in memory of this rank's part."""
+        """View a piece in its shape: in the parameters, or in other memory of this rank's part."""
         if memory is None:
             memory = self.flat[self.begin : self.begin + self.count]
-        flat = memory[piece.offset : piece.offset + piece.end - piece.begin]
+        flat = memory[piece.offset : piece.offset + piece.num_elements]
         if not self.keeps_shape:
             return flat
         entry = self.entry_of(piece)
         return shaped(flat, entry.shape, entry.dims)
 
+    def elements_of(self, piece: Piece) -> torch.Tensor:
+        """View the elements of a piece of this rank flat, in the memory of the parameters."""
+        begin = self.begin + piece.offset
+        return self.flat[begin : begin + piece.num_elements]
+
     def entry_of(self, piece: Piece) -> Entry:
-        """The parameter of a piece."""
+        """Return the description of the parameter of a piece."""
         return self.members[self.places.index(piece.entry)][1]
 
     def check_bound(self) -> None:
-        """Raise `StateError` where a parameter was given other memory behind our back."""
+        """Raise `StateError` for a parameter that something else has given other memory."""
         for (_, entry, tensor), address in zip(self.members, self._addresses, strict=True):
             if tensor.data_ptr() != address:
                 raise StateError(
-                    f"parameter {entry.name!r} does not lie where the trainer steps it any more;"
-                    " something such as model.to(), or an assignment to its .data, moved it. Do"
-                    " that before the trainer is made"
+                    f"parameter {entry.name!r} does not lie where the trainer steps it any more:"
+                    " model.to(), an assignment to its .data, or the like has moved it. Do that"
+                    " before the trainer is made"
                 )
 
     def gather(self) -> None:
-        """Give every rank what each has stepped."""
+        """Give every rank the parameters that each has stepped; collective."""
         own = self.flat[self.begin : self.begin + self.count]
         self.transport.allgatherv(
             own, self.flat, self.plan.counts, name=f"parameters.{self.number}"

@@ -1,4 +1,4 @@
-"""The trainers that are alive: none has the parameters of another, and worlds close them."""
+"""The trainers that are alive: no two have the same parameter, and a world closes its trainers."""
 
 from __future__ import annotations
 
@@ -15,66 +15,56 @@ from kadril.world import World
 if TYPE_CHECKING:
     from kadril.sharded.trainer import POS_Trainer
 
-__all__ = ["check_free", "keep_track", "own_transport"]
+__all__ = ["check_untrained", "register_trainer"]
 
-# Trainers that somebody holds.
-_living: weakref.WeakSet[POS_Trainer] = weakref.WeakSet()
-
-
-def own_transport(world: World) -> Transport:
-    """A transport that nobody else uses, over all ranks; collective."""
-    made = world.transport.split(0)
-    assert made is not None  # noqa: S101 - all ranks gave a color
-    return made
+# Trainers that are referenced from somewhere.
+_trainers: weakref.WeakSet[POS_Trainer] = weakref.WeakSet()
 
 
-def keep_track(trainer: POS_Trainer, world: World, transport: Transport) -> None:
-    """Give parameters back to their ranks when the world closes, and the transport with it."""
-    itself = weakref.ref(trainer)
+def register_trainer(trainer: POS_Trainer, world: World, transport: Transport) -> None:
+    """Remember a trainer; when the world closes, release its parameters and its transport."""
+    reference = weakref.ref(trainer)
 
     def close() -> None:
-        living = itself()
-        if living is not None:
-            living.let_go()
+        registered = reference()
+        if registered is not None:
+            registered.let_go()
         transport.close()
 
     world.on_close(close)
     weakref.finalize(trainer, transport.close).atexit = False
-    _living.add(trainer)
+    _trainers.add(trainer)
 
 
-def check_free(
+def check_untrained(
     transport: Transport, parameters: ParameterList, trainer: POS_Trainer | None = None
 ) -> None:
-    """Refuse parameters that another trainer has: both would take their gradients; collective.
+    """Refuse parameters of another trainer: both would take their gradients; collective.
 
     Args:
-        transport: of the ranks; closed where a new trainer is refused.
-        parameters: wanted.
-        trainer: who wants them; None for one that is being made.
+        transport: transport over the ranks.
+        parameters: the parameters to train.
+        trainer: the trainer that is to train them; None for one under construction.
 
     Raises:
         StateError: on all ranks. It names the parameter.
     """
-    taken = find_taken(parameters, trainer)
+    taken = find_trained(parameters, trainer)
     if taken is not None:
-        gc.collect()  # a trainer that nobody holds any more may be waiting for that
-        taken = find_taken(parameters, trainer)
-    error = taken and StateError(
-        f"parameter {taken!r} is trained by another POS_Trainer or ShardedOptimizer. Call close()"
-        " of that one first, on every rank; or give each its own parameters"
-    )
-    try:
-        raise_together(transport, "kadril.sharded", error or None, StateError)
-    except StateError:
-        if trainer is None:
-            transport.close()
-        raise
+        gc.collect()  # an unreferenced trainer may be waiting for that
+        taken = find_trained(parameters, trainer)
+    error = None
+    if taken is not None:
+        error = StateError(
+            f"parameter {taken!r} is trained by another POS_Trainer or ShardedOptimizer. Call"
+            " close() of that one first, on every rank; or give each its own parameters"
+        )
+    raise_together(transport, "kadril.sharded", error, StateError)
 
 
-def find_taken(parameters: ParameterList, trainer: POS_Trainer | None) -> str | None:
-    """The name of the first parameter that another living trainer has."""
-    for other in list(_living):
+def find_trained(parameters: ParameterList, trainer: POS_Trainer | None) -> str | None:
+    """Return the name of the first parameter that another live trainer has."""
+    for other in list(_trainers):
         if other is trainer or other.is_closed:
             continue
         known = other._shards.parameters

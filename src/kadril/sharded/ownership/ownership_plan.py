@@ -26,11 +26,11 @@ from kadril.sharded.ownership.partition_rules import RULES, owners_of
 
 __all__ = ["BucketPlan", "Entry", "Piece", "Plan", "make_plan"]
 
-# A parameter of at least so many bytes is reduced by itself, from where autograd put its gradient;
-# a copy of it would cost more than the call that it saves.
+# A parameter of at least this size is a bucket by itself, reduced from where autograd put its
+# gradient: a copy of it would cost more than the call that it saves.
 LARGE_PARAMETER_BYTES = 1 << 20
 
-# Small ones travel together up to this size.
+# Smaller parameters share buckets of up to this size.
 BUCKET_BYTES = 4 << 20
 
 # Parts begin at cache lines: no line has two writers, and a vectorized loop over a piece has the
@@ -40,17 +40,17 @@ LINE_BYTES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One parameter, as a plan sees it.
+    """Description of one parameter.
 
     Attributes:
-        name: of the parameter.
-        shape: of it.
-        dtype: of it.
+        name: its name.
+        shape: its shape.
+        dtype: its dtype.
         dims: its dims in the order of memory, the slowest first; 0, 1, ... unless it is
             channels_last or the like.
         group: number of its parameter group.
         is_frozen: whether it asks for no gradient.
-        device: where it is.
+        device: its device.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Entry:
 
     @property
     def num_elements(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def line(self) -> str:
-        """What has to be the same on all ranks."""
+        """Text of what has to be the same on all ranks."""
         order = "" if self.dims == tuple(range(len(self.shape))) else f", dims {self.dims}"
         frozen = ", frozen" if self.is_frozen else ""
         return (
@@ -84,10 +84,10 @@ class Piece:
     Attributes:
         entry: place of the parameter in the plan.
         bucket: place of its bucket in the plan.
-        rank: whose it is.
+        rank: rank that owns it.
         begin: first element.
-        end: one past the last.
-        offset: where the first element lies in the rank's part of the bucket.
+        end: one past the last element.
+        offset: place of the first element in the rank's part of the bucket.
     """
 
     entry: int
@@ -97,15 +97,20 @@ class Piece:
     end: int
     offset: int
 
+    @property
+    def num_elements(self) -> int:
+        """Number of elements."""
+        return self.end - self.begin
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketPlan:
     """Parameters that are reduced at once.
 
     Attributes:
-        members: their places in the plan.
-        begins: where each begins in the bucket.
-        counts: elements of each rank's part.
+        members: places of the parameters in the plan.
+        begins: first element of each in the bucket.
+        counts: number of elements of each rank's part.
         is_frozen: whether no member asks for a gradient.
     """
 
@@ -116,20 +121,20 @@ class BucketPlan:
 
     @property
     def num_elements(self) -> int:
-        """Length of the bucket."""
+        """Number of elements of the bucket."""
         return sum(self.counts)
 
 
 class Plan:
-    """Buckets and pieces.
+    """Buckets, and pieces of all ranks.
 
     Attributes:
         rule: "flat", "greedy" or "largest_first".
-        num_ranks: it is made for.
+        num_ranks: number of ranks that it is made for.
         entries: the parameters.
         buckets: in the order in which gradients are expected.
-        pieces: of all ranks, by parameter, in the order of their elements. A parameter has one at
-            least, an empty one if it is empty.
+        pieces: pieces of each parameter, on all ranks, in the order of their elements. A parameter
+            without elements has one empty piece.
     """
 
     def __init__(
@@ -146,25 +151,22 @@ class Plan:
         self.pieces = tuple(tuple(found[place]) for place in range(len(self.entries)))
 
     def num_elements_of(self, rank: int) -> int:
-        """How many elements belong to a rank."""
+        """Return the number of elements that belong to a rank."""
         return sum(
-            piece.end - piece.begin
-            for pieces in self.pieces
-            for piece in pieces
-            if piece.rank == rank
+            piece.num_elements for pieces in self.pieces for piece in pieces if piece.rank == rank
         )
 
     @property
     def lines(self) -> list[str]:
-        """What has to be the same on all ranks."""
+        """Lines of text that have to be the same on all ranks."""
         return [f"rule {self.rule}, {self.num_ranks} ranks"] + [each.line for each in self.entries]
 
 
 def make_plan(entries: Sequence[Entry], num_ranks: int, rule: str) -> Plan:
-    """Plan who owns what; a pure function.
+    """Decide which rank owns which elements; a pure function.
 
     Raises:
-        ValueError: a rule that there is not.
+        ValueError: there is no such rule.
     """
     if rule not in RULES:
         raise ValueError(f"there is no partition rule {rule!r}; use one of {', '.join(RULES)}")
@@ -175,13 +177,13 @@ def make_plan(entries: Sequence[Entry], num_ranks: int, rule: str) -> Plan:
     buckets = [
         plan_bucket(members, entries, num_ranks, owners) for members in bucket_members(entries)
     ]
-    # Those that wait for nothing come last, so that nothing waits for them.
+    # Frozen buckets get no gradients; last in the order, they hold none up.
     buckets.sort(key=lambda bucket: bucket.is_frozen)
     return Plan(rule, num_ranks, entries, buckets)
 
 
 def bucket_members(entries: Sequence[Entry]) -> Iterator[list[int]]:
-    """Who travels with whom, in the reverse order of the parameters, as a backward pass goes."""
+    """Yield the parameters of each bucket, in reverse order, as a backward pass reaches them."""
     open_members: dict[tuple[object, ...], list[int]] = {}
     sizes: dict[tuple[object, ...], int] = {}
     for place in reversed(range(len(entries))):
@@ -205,7 +207,7 @@ def plan_bucket(
     num_ranks: int,
     owners: Sequence[int] | None,
 ) -> BucketPlan:
-    """Lay parameters out in a bucket, and cut it into parts."""
+    """Lay parameters out in a bucket, and cut it into one part for each rank."""
     unit = max(1, LINE_BYTES // entries[members[0]].dtype.itemsize)
     if owners is not None:
         members = sorted(members, key=lambda place: owners[place])
@@ -223,7 +225,7 @@ def plan_bucket(
 
 
 def even_counts(num_elements: int, unit: int, num_ranks: int) -> list[int]:
-    """Parts of about the same length, which begin at multiples of a unit."""
+    """Return the lengths of even parts, which begin at multiples of a unit."""
     num_units = -(-num_elements // unit)
     ends = [
         min((rank + 1) * num_units // num_ranks * unit, num_elements) for rank in range(num_ranks)
@@ -232,14 +234,14 @@ def even_counts(num_elements: int, unit: int, num_ranks: int) -> list[int]:
 
 
 def pieces_of(number: int, bucket: BucketPlan, entries: Sequence[Entry]) -> Iterable[Piece]:
-    """Where members and parts of a bucket overlap."""
+    """Yield the pieces of a bucket: where its parameters and the parts of ranks overlap."""
     part_begin = 0
     for rank, count in enumerate(bucket.counts):
         for member, begin in zip(bucket.members, bucket.begins, strict=True):
             first = max(begin, part_begin)
             end = begin + entries[member].num_elements
             last = min(end, part_begin + count)
-            # An empty parameter lies on the border of parts, if anywhere: the first rank has it.
+            # A parameter without elements lies in no part: rank 0 has its empty piece.
             is_empty_here = begin == end and rank == 0
             if first < last or is_empty_here:
                 first, last = (begin, begin) if is_empty_here else (first, last)

@@ -1,55 +1,32 @@
-"""What users give as parameters, as a list of groups of named ones."""
+"""The parameters of a trainer: named, each once, in the order of their groups."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import torch
 
 from kadril.sharded.ownership.memory_order import dims_in_memory
 from kadril.sharded.ownership.ownership_plan import Entry
+from kadril.sharded.ownership.parameter_groups import Group
 
-__all__ = ["Group", "ParameterList", "Parameters", "in_order", "read_groups"]
+__all__ = ["ParameterList"]
 
-Parameters: TypeAlias = (
-    torch.nn.Module
-    | Mapping[str, torch.Tensor]
-    | Iterable[torch.Tensor]
-    | Iterable[tuple[str, torch.Tensor]]
-    | Iterable[dict[str, Any]]
-)
-
-# What parameters without a name are called; a prefix may come before.
+# Names of parameters that were given without one (parameter_groups.py); a prefix may come before.
 NUMBERED = re.compile(r"parameter\.(\d+)$")
-
-
-class Group(NamedTuple):
-    """One parameter group.
-
-    Attributes:
-        names: of the parameters.
-        tensors: the parameters.
-        options: of the group.
-        given: places in these lists, in the order in which the user gave them.
-    """
-
-    names: list[str]
-    tensors: list[torch.Tensor]
-    options: dict[str, Any]
-    given: list[int]
 
 
 class ParameterList:
     """Named parameters, each once, in the order of their groups.
 
     Attributes:
-        names: one for each parameter; of a tied one the first.
+        names: name of each parameter; the first one of a tied parameter.
         tensors: the parameters.
-        groups: number of the group of each.
-        options: of each group.
-        given: places in the order in which the user gave them, in which torch numbers them.
+        groups: number of the group of each parameter.
+        options: options of each group.
+        given: places of the parameters in the order in which the user gave them, which is the order
+            in which torch numbers them.
     """
 
     def __init__(self) -> None:
@@ -61,11 +38,11 @@ class ParameterList:
         self._place: dict[int, int] = {}
 
     def add_group(self, group: Group) -> None:
-        """Take a group in.
+        """Append a group.
 
         Raises:
-            ValueError: a parameter of another group, a name that is taken, or something that is
-                no parameter.
+            ValueError: it has a parameter of another group, or a name that another parameter has.
+            TypeError: it has something that is no parameter.
         """
         names, tensors, options, given = group
         for name, tensor in zip(names, tensors, strict=True):
@@ -95,21 +72,21 @@ class ParameterList:
         self.options.append(options)
 
     def place_of(self, tensor: torch.Tensor) -> int | None:
-        """Where a parameter is in this list, by identity."""
+        """Return the place of a parameter in this list, by identity; None if it is not there."""
         return self._place.get(id(tensor))
 
     @property
     def next_number(self) -> int:
-        """A number from which on no parameter is called by one: `first` of `read_groups`.
+        """The first number that no parameter is named by: `first` of `read_groups`.
 
-        Numbers are those of the items that were given. Where one parameter was given twice, they
-        go further than there are parameters.
+        Parameters without a name are numbered as the items of the list that was given. A list that
+        has one parameter twice has higher numbers than there are parameters.
         """
         found = [NUMBERED.search(name) for name in self.names]
         return max([len(self.names), *(int(each[1]) + 1 for each in found if each)])
 
     def entries(self, begin: int = 0) -> list[Entry]:
-        """The parameters from a place on, as a plan sees them."""
+        """Describe the parameters from a place on, for a plan."""
         return [
             Entry(
                 self.names[place],
@@ -123,98 +100,27 @@ class ParameterList:
             for place in range(begin, len(self.tensors))
         ]
 
+    def members(self) -> list[list[torch.Tensor]]:
+        """Return the parameters of each group."""
+        groups: list[list[torch.Tensor]] = [[] for _ in self.options]
+        for tensor, number in zip(self.tensors, self.groups, strict=True):
+            groups[number].append(tensor)
+        return groups
 
-def read_groups(parameters: Parameters, *, first: int = 0) -> list[Group]:
-    """Groups of what may be a module, a dict by name, a list, or a list of groups.
-
-    Args:
-        parameters: a dict is taken in the order of its sorted keys, anything else in its own.
-        first: number of the first parameter without a name.
-
-    Raises:
-        TypeError: something else, or a set, which has no order that ranks could share.
-        ValueError: there are none.
-    """
-    if isinstance(parameters, torch.nn.Module):
-        named = list(parameters.named_parameters())
-        return [in_order([name for name, _ in named], [each for _, each in named], {})]
-    if isinstance(parameters, Mapping):
-        names = sorted(parameters)
-        given = [names.index(name) for name in parameters]
-        return [Group(names, [parameters[name] for name in names], {}, given)]
-    if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
-        raise TypeError(
-            "parameters must be a module, a dict by name, a list of parameters or a list of"
-            f" groups, got {type(parameters).__name__}"
-        )
-    check_has_order(parameters)
-    items: list[Any] = list(parameters)
-    if not items:
-        raise ValueError(
-            "there are no parameters; was a generator such as model.parameters() used up?"
-        )
-    if not isinstance(items[0], dict):
-        return [read_members(items, first, {})]
-    groups = []
-    for item in items:
-        if not isinstance(item, dict) or "params" not in item:
-            raise TypeError(
-                "a parameter group is a dict with 'params'; do not mix them with others"
-            )
-        options = {
-            key: value for key, value in item.items() if key not in ("params", "param_names")
-        }
-        groups.append(read_group(item["params"], item.get("param_names"), first, options))
-        first += len(groups[-1].names)
-    return groups
-
-
-def read_group(members: Any, names: list[str] | None, first: int, options: dict[str, Any]) -> Group:
-    """One group: its members may be given as `read_groups` takes them.
-
-    Raises:
-        TypeError: they are a set.
-    """
-    if isinstance(members, torch.Tensor):
-        members = [members]
-    if isinstance(members, torch.nn.Module | Mapping):
-        (found,) = read_groups(members)
-        return found._replace(options=options)
-    check_has_order(members)
-    read = read_members(list(members), first, options)
-    return read if names is None else read._replace(names=list(names))
-
-
-def read_members(items: list[Any], first: int, options: dict[str, Any]) -> Group:
-    """Parameters, or pairs of name and parameter."""
-    names: list[str] = []
-    tensors: list[torch.Tensor] = []
-    for place, item in enumerate(items, first):
-        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
-            names.append(item[0])
-            tensors.append(item[1])
-        else:
-            names.append(f"parameter.{place}")
-            tensors.append(item)
-    return in_order(names, tensors, options)
-
-
-def in_order(names: list[str], tensors: list[torch.Tensor], options: dict[str, Any]) -> Group:
-    """A group as it was given."""
-    return Group(names, tensors, options, list(range(len(names))))
-
-
-def check_has_order(members: Any) -> None:
-    """Raise `TypeError` for a set: every rank would number its members in another way."""
-    if isinstance(members, set | frozenset):
-        raise TypeError(
-            f"parameters are in a {type(members).__name__}, whose order is another one on every"
-            " rank; give a list, in the same order on all ranks"
-        )
+    def copy(self) -> ParameterList:
+        """Return a list of the same parameters, to which further groups can be appended."""
+        copied = ParameterList()
+        copied.names = list(self.names)
+        copied.tensors = list(self.tensors)
+        copied.groups = list(self.groups)
+        copied.options = list(self.options)
+        copied.given = list(self.given)
+        copied._place = dict(self._place)
+        return copied
 
 
 def check_parameter(name: str, tensor: Any) -> None:
-    """Raise where something cannot be trained by this library."""
+    """Raise `TypeError` or `ValueError` for what cannot be a parameter of a trainer."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name!r} is a {type(tensor).__name__}, not a parameter")
     if isinstance(tensor, torch.nn.parameter.UninitializedParameter):

@@ -4,9 +4,9 @@
     greedy          in the order of the list, each to the rank that has the fewest elements so far
     largest_first   the same, the largest parameter first
 
-A whole embedding weighs more than everything else of a small model, so that `greedy` and
-`largest_first` leave one rank with several times its share where there are many ranks; `flat` never
-does. Optimizers that look at a parameter as a matrix need it whole.
+In a small model an embedding may have more elements than everything else, so that `greedy` and
+`largest_first` leave one of many ranks with several times its share; `flat` never does. Optimizers
+that look at a parameter as a matrix need it whole.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ RULES = ("flat", "greedy", "largest_first")
 def owners_of(
     rule: str, sizes: Sequence[int], is_frozen: Sequence[bool], num_ranks: int
 ) -> list[int]:
-    """The owner of each parameter; frozen ones are dealt out after all others.
+    """Return the owner of each parameter; frozen ones are assigned after all others.
 
     Args:
         rule: "greedy" or "largest_first".
-        sizes: elements of each parameter.
-        is_frozen: of each parameter.
-        num_ranks: to deal out to.
+        sizes: number of elements of each parameter.
+        is_frozen: whether each parameter asks for no gradient.
+        num_ranks: number of ranks.
     """
     order = sorted(range(len(sizes)), key=lambda place: is_frozen[place])
     if rule == "largest_first":

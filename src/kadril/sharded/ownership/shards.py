@@ -1,10 +1,11 @@
-"""All that this rank holds of the parameters: buckets, and the pieces that it owns."""
+"""The parameters of a trainer in buckets, and the pieces of them that this rank owns."""
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -25,13 +26,13 @@ class Shards:
     """Parameters in buckets, cut by a plan.
 
     Args:
-        transport: of the ranks that share the parameters; nobody else uses it.
-        rule: of the plan.
-        shares: put parameters in memory that all ranks of the host see, where there is such.
+        transport: dedicated transport over the ranks that train the parameters.
+        rule: partition rule.
+        shares: whether to put parameters in memory that all ranks of the host see, if possible.
 
     Attributes:
-        parameters: all of them.
-        buckets: of all plans.
+        parameters: all parameters.
+        buckets: all buckets, numbered in this order.
     """
 
     def __init__(self, transport: Transport, rule: str, *, shares: bool) -> None:
@@ -45,13 +46,13 @@ class Shards:
         self._bucket_of: list[Bucket] = []
 
     def add(self, parameters: ParameterList, options: list[str]) -> list[Bucket]:
-        """Take in the parameters of a list beyond those there are; collective.
+        """Add the parameters of a list that are new; collective.
 
         All ranks get the values of rank 0.
 
         Args:
-            parameters: begins with those there are.
-            options: further lines that have to be the same on all ranks.
+            parameters: the parameters that were added before, and new ones after them.
+            options: further lines of text that have to be the same on all ranks.
 
         Raises:
             MismatchError: ranks have different parameters; nothing has changed.
@@ -78,16 +79,17 @@ class Shards:
         return made
 
     def agree_on_order(self, parameters: ParameterList) -> None:
-        """Number parameters as they were given, if that is alike on all ranks; collective.
+        """Number parameters in the given order, if that is the same on all ranks; collective.
 
-        Dicts are taken in the order of their names, and may be in any other.
+        Otherwise in the order of this list: dicts are sorted by name, and ranks may have built
+        theirs in different orders.
         """
         digest = zlib.crc32(repr(parameters.given).encode()).to_bytes(4, "little")
         if len(set(allgather_bytes(self.transport, digest, "order"))) > 1:
             parameters.given = list(range(len(parameters.tensors)))
 
     def cut(self, buckets: list[Bucket]) -> None:
-        """Make the pieces of this rank."""
+        """Make the pieces that this rank owns of some buckets."""
         for bucket in buckets:
             own = [
                 piece
@@ -113,7 +115,7 @@ class Shards:
     # ---- memory ---------------------------------------------------------------------------------
 
     def move(self, buckets: list[Bucket]) -> None:
-        """Give parameters their memory, with the values of rank 0; collective."""
+        """Move parameters to the memory of buckets, with the values of rank 0; collective."""
         total = sum(bucket.num_bytes for bucket in buckets)
         block = share_block(self.transport, total) if self.shares else None
         with torch.no_grad():
@@ -133,10 +135,10 @@ class Shards:
             for bucket, flat in zip(buckets, flats, strict=True):
                 bucket.bind(flat)
                 bucket.is_shared = True
-            trim_heap()  # of the memory that parameters had
+            trim_heap()  # the memory that parameters had before
 
     def move_privately(self, buckets: list[Bucket]) -> None:
-        """Flat memory of this rank for each bucket."""
+        """Move parameters to flat memory of this rank, with the values of rank 0; collective."""
         for bucket in buckets:
             flat = torch.zeros(bucket.plan.num_elements, dtype=bucket.dtype, device=bucket.device)
             bucket.fill(flat)
@@ -144,7 +146,7 @@ class Shards:
             bucket.bind(flat)
 
     def evacuate(self) -> None:
-        """Give each rank parameters of its own again; local."""
+        """Move shared parameters to memory of this rank again; local."""
         with torch.no_grad():
             for bucket in self.buckets:
                 if bucket.is_shared:
@@ -152,8 +154,8 @@ class Shards:
                     bucket.is_shared = False
 
     def publish(self) -> None:
-        """Let all ranks have what each has written to its pieces; collective."""
-        # There may be both: what is added later may find no room any more, or some again.
+        """Make what each rank has written to its pieces visible to all; collective."""
+        # There may be both kinds: for parameters added later there may be no shared memory left.
         for bucket in self.buckets:
             if not bucket.is_shared:
                 bucket.gather()
@@ -163,25 +165,45 @@ class Shards:
     # ---- pieces ---------------------------------------------------------------------------------
 
     def own_piece(self, place: int) -> OwnPiece | None:
-        """What this rank owns of a parameter."""
+        """Return the piece of a parameter that this rank owns; None if it owns none."""
         return self._own.get(place)
 
     def own_pieces(self) -> Iterator[OwnPiece]:
-        """What this rank owns, in the order of the parameters."""
+        """Yield the pieces that this rank owns, in the order of the parameters."""
         for place in sorted(self._own):
             yield self._own[place]
 
     def pieces_of(self, place: int) -> tuple[Piece, ...]:
-        """The pieces of a parameter, on all ranks."""
+        """Return the pieces of a parameter on all ranks."""
         return self._pieces[place]
 
     def bucket_of(self, place: int) -> Bucket:
-        """Where a parameter is."""
+        """Return the bucket of a parameter."""
         return self._bucket_of[place]
 
     def owners(self) -> dict[str, int]:
-        """The rank that holds most of each parameter, by name; the lowest of them."""
+        """Return the rank that owns most of each parameter, by name; of several the lowest."""
         return {
-            name: max(pieces, key=lambda piece: (piece.end - piece.begin, -piece.rank)).rank
+            name: max(pieces, key=lambda piece: (piece.num_elements, -piece.rank)).rank
             for name, pieces in zip(self.parameters.names, self._pieces, strict=True)
         }
+
+    def ranges_of(self, rank: int) -> dict[str, tuple[int, int]]:
+        """Return the elements that a rank owns: (begin, end) by name of parameter."""
+        return {
+            name: (piece.begin, piece.end)
+            for name, pieces in zip(self.parameters.names, self._pieces, strict=True)
+            for piece in pieces
+            if piece.rank == rank
+        }
+
+    def own_groups(self, first: int = 0) -> list[dict[str, Any]]:
+        """Return the parameter groups from a number on, with this rank's pieces as parameters."""
+        groups: list[dict[str, Any]] = [
+            {**options, "params": []} for options in self.parameters.options[first:]
+        ]
+        for own in self.own_pieces():
+            number = self.parameters.groups[own.piece.entry] - first
+            if number >= 0:
+                groups[number]["params"].append(own.tensor)
+        return groups

@@ -1,14 +1,14 @@
-"""One block of memory that all ranks of a host see, and that lives until the last one lets go.
+"""A block of memory that all ranks of a host see, and that lives until the last one releases it.
 
-Rank 0 allocates it in the arena. Every rank looks at it through a view of its own, and the tensors
-made of that keep the view alive. When it dies the rank marks its flag, at the head of the block:
+Rank 0 allocates it in the arena. Every rank has a view of it, which the tensors made from it keep
+alive. When the view dies the rank sets its flag, at the head of the block:
 
     | flag 0 | flag 1 | ...  | bytes for everybody                    |
       one cache line each
 
-The allocator gives the block back when it finds all flags marked. Until then it holds on to it,
-beyond its own use, the end of the world and of the interpreter: a rank that is still evaluating the
-model would read zeros otherwise.
+Rank 0 frees the block when it finds all flags set. Until then it keeps the block, beyond its own
+use, the end of the world and of the interpreter: otherwise a rank that still evaluates the model
+would read zeros.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ logger = logging.getLogger("kadril")
 Bytes = npt.NDArray[np.uint8]
 
 
-class Kept:
-    """Blocks that this process has allocated, and that somebody may still look at."""
+class AllocatedBlocks:
+    """Blocks that this process has allocated, and that some rank may still use."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[Bytes, Bytes]] = []
 
     def add(self, block: Bytes, flags: Bytes) -> None:
-        """Hold a block until all its flags are marked."""
-        # The reference that is never given back outlives this list, which the interpreter clears
-        # at its end while peers may still run.
+        """Keep a block until all its flags are set."""
+        # This reference outlives the list, which the interpreter clears at its end while peers may
+        # still run.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
         self._blocks.append((block, flags))
 
     def sweep(self) -> None:
-        """Give back what nobody looks at any more."""
+        """Free the blocks that no rank uses any more."""
         is_unused = [bool(flags[:, 0].all()) for _, flags in self._blocks]
         pairs = list(zip(self._blocks, is_unused, strict=True))
         self._blocks = [pair for pair, unused in pairs if not unused]
@@ -59,7 +59,7 @@ class Kept:
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(block))
 
 
-_kept = Kept()
+_allocated = AllocatedBlocks()
 
 
 def share_block(
@@ -67,18 +67,18 @@ def share_block(
     num_bytes: int,
     otherwise: str = "parameters stay in private memory, one copy per rank",
 ) -> torch.Tensor | None:
-    """Zeroed bytes that all ranks see; collective. None where there is no such memory.
+    """Allocate zeroed bytes that all ranks see; collective. None where there is no such memory.
 
-    Whatever is made of the result keeps the memory alive, on whichever rank it is.
+    Tensors made from the result keep the memory alive, on every rank.
 
     Args:
-        transport: of the ranks.
-        num_bytes: how many.
-        otherwise: what it means that there is no room; for the log.
+        transport: transport over the ranks.
+        num_bytes: number of bytes.
+        otherwise: consequence of there being no room; for the log.
     """
     if not isinstance(transport, ShmTransport) or num_bytes == 0:
         return None
-    _kept.sweep()
+    _allocated.sweep()
     num_flag_bytes = transport.size * LINE_BYTES
     total = num_flag_bytes + num_bytes
     block: Bytes | None = None
@@ -104,23 +104,23 @@ def share_block(
         return None
     flags = transport.segment.view(offset, num_flag_bytes).reshape(transport.size, LINE_BYTES)
     if block is not None:
-        _kept.add(block, flags)
+        _allocated.add(block, flags)
     view = transport.segment.view(offset + num_flag_bytes, num_bytes)
-    finalizer = weakref.finalize(view, let_go, flags, transport.rank, os.getpid())
+    finalizer = weakref.finalize(view, release, flags, transport.rank, os.getpid())
     finalizer.atexit = False
     return torch.from_numpy(view)
 
 
-def let_go(flags: Bytes, rank: int, process: int) -> None:
-    """Mark that a rank does not look at a block any more."""
+def release(flags: Bytes, rank: int, process: int) -> None:
+    """Set the flag of a rank that does not use a block any more."""
     if os.getpid() != process:
-        return  # a child made by fork has the parent's views, and the parent looks at them still
+        return  # a child made by fork has copies of the parent's views, which the parent still uses
     flags[rank, 0] = 1
-    _kept.sweep()
+    _allocated.sweep()
 
 
 def scratch_bytes(transport: Transport, num_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory of this rank to collect gradients in; shared where that saves a copy."""
+    """Allocate memory of this rank to collect gradients in; shared where that saves a copy."""
     if isinstance(transport, ShmTransport) and device.type == "cpu":
         try:
             return transport.shared_empty(num_bytes, torch.uint8)

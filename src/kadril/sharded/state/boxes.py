@@ -18,12 +18,12 @@ __all__ = ["Box", "boxes_of"]
 
 
 class Box(NamedTuple):
-    """Part of a tensor.
+    """A part of a tensor with one range in each dim.
 
     Attributes:
-        offsets: its first element, in each dim of the tensor.
-        sizes: its length in each dim.
-        begin: its first element in the range that it was cut from.
+        offsets: index of the first element in each dim.
+        sizes: length in each dim.
+        begin: place of the first element in the range that the box was cut from.
     """
 
     offsets: tuple[int, ...]
@@ -32,7 +32,7 @@ class Box(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return math.prod(self.sizes)
 
 
@@ -41,9 +41,9 @@ def boxes_of(begin: int, end: int, shape: Sequence[int], dims: Sequence[int]) ->
 
     Args:
         begin: first element, in the order of memory.
-        end: one past the last.
-        shape: of the tensor.
-        dims: its dims in the order of memory, the slowest first.
+        end: one past the last element.
+        shape: shape of the tensor.
+        dims: dims of the tensor in the order of memory, the slowest first.
     """
     if begin == end:
         return [Box((0,) * len(shape), (0,) * len(shape), 0)]
@@ -61,12 +61,12 @@ def boxes_of(begin: int, end: int, shape: Sequence[int], dims: Sequence[int]) ->
 def walk(
     begin: int, end: int, lengths: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int], int]]:
-    """Offsets, sizes and first element of each box, with dims in the order of memory."""
+    """Yield offsets, sizes and first element of each box, with dims in the order of memory."""
     if not lengths:
         yield [], [], begin
         return
     row = math.prod(lengths[1:])
-    # Rows [first, last) are whole. Where the range lies within one row there are none.
+    # Rows [first, last) are whole; there are none if the range lies within one row.
     first, last = -(-begin // row), end // row
     if begin < first * row:
         yield from walk_row(first - 1, begin, min(end, first * row), lengths)
@@ -79,7 +79,7 @@ def walk(
 def walk_row(
     number: int, begin: int, end: int, lengths: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int], int]]:
-    """The boxes of a range within one row."""
+    """Yield the boxes of a range within one row."""
     start = number * math.prod(lengths[1:])
     for offsets, sizes, first in walk(begin - start, end - start, lengths[1:]):
         yield [number, *offsets], [1, *sizes], start + first

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +9,10 @@ import torch
 
 from kadril.errors import CheckpointError
 from kadril.sharded.cut_tensor import CutTensor, Part
-from kadril.sharded.optimizer.optimizers import is_elementwise
+from kadril.sharded.optimizer.supported_optimizers import is_elementwise
+from kadril.sharded.ownership.group_options import options_of
 from kadril.sharded.ownership.ownership_plan import Entry
+from kadril.sharded.state.option_check import check_same_kind
 from kadril.sharded.state.stored_state import (
     StoredParameter,
     StoredPiece,
@@ -21,26 +21,9 @@ from kadril.sharded.state.stored_state import (
     describe_value,
     unknown_parameter,
 )
+from kadril.sharded.state.value_kinds import wrong_shape
 
-__all__ = ["check_options", "read_named"]
-
-# What torch's schedulers write into groups, beside the options of the optimizer.
-SCHEDULED = frozenset({"base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"})
-
-# What torch's optimizers have not had from the first; they fill it in themselves.
-LATER = frozenset(
-    {
-        "amsgrad",
-        "capturable",
-        "centered",
-        "decoupled_weight_decay",
-        "differentiable",
-        "foreach",
-        "fused",
-        "maximize",
-        "nesterov",
-    }
-)
+__all__ = ["read_named"]
 
 
 def read_named(
@@ -49,13 +32,13 @@ def read_named(
     optimizer: torch.optim.Optimizer,
     part: Part | None,
 ) -> StoredState:
-    """State as `state_dict()` gives it, with parts of parameters or with whole ones.
+    """Read state with parts of parameters, as `state_dict()` gives it, or with whole ones.
 
     Args:
-        given: of all ranks, or of one.
-        entries: parameters there are.
-        optimizer: that it is for.
-        part: of this rank, where `given` is of this rank alone.
+        given: state_dicts of all ranks, or of one.
+        entries: parameters of the trainer.
+        optimizer: optimizer that the state is for.
+        part: part of this rank, if `given` is of this rank alone.
 
     Raises:
         CheckpointError: it is of another model or optimizer, or of other ranks.
@@ -63,11 +46,8 @@ def read_named(
     if part is not None:
         check_is_own(given, part)
     groups = given[0]["param_groups"]
-    options = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        for group in groups
-    ]
-    check_options(options, optimizer)
+    options = [options_of(group) for group in groups]
+    check_same_kind(options, optimizer)
     known = {entry.name: entry for entry in entries}
     parameters = []
     named = [(name, number) for number, group in enumerate(groups) for name in group["params"]]
@@ -83,7 +63,7 @@ def read_named(
 
 
 def parts_of(given: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
-    """Whose parts there are."""
+    """Yield which part each tensor in some state_dicts belongs to."""
     for each in given:
         for values in each["state"].values():
             for value in values.values():
@@ -92,7 +72,7 @@ def parts_of(given: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
 
 
 def check_is_own(given: Sequence[Mapping[str, Any]], part: Part) -> None:
-    """Raise `CheckpointError` for what has not all that this rank needs."""
+    """Raise `CheckpointError` for state of another rank than this one."""
     for found in parts_of(given):
         if found != part:
             raise CheckpointError(
@@ -115,7 +95,7 @@ def check_all_there(
             f"the state_dicts given are of ranks {ranks}; give that of each rank once"
         )
     if num_ranks != len(given):
-        # Those that a missing rank has all of look like parameters without state.
+        # Parameters that a missing rank owns whole look like parameters without state.
         name = next((each.name for each in parameters if not each.pieces), "")
         raise CheckpointError(
             f"{len(given)} state_dicts are given, but they are of {num_ranks} ranks: a shard is"
@@ -123,39 +103,6 @@ def check_all_there(
             " all ranks that saved",
             parameter=name,
         )
-
-
-def check_options(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Raise `CheckpointError` for the options of another kind of optimizer.
-
-    Groups that only have more, as users and schedulers add to them, or only have less, as other
-    versions of torch do, are of this kind; and so are those that have some of both.
-
-    Args:
-        groups: options of each parameter group, without its parameters.
-        optimizer: that they are for.
-    """
-    known = optimizer.defaults.keys()
-    for group in groups:
-        unknown, missing = group.keys() - known - SCHEDULED, known - group.keys()
-        foreign = unknown & distinctive_options()
-        if (foreign and missing) or (unknown and missing - LATER):
-            raise CheckpointError(
-                f"the state is of an optimizer with option {min(foreign or unknown)!r} and without"
-                f" {min(missing - LATER or missing)!r}; the trainer has {type(optimizer).__name__}"
-            )
-
-
-@functools.cache
-def distinctive_options() -> frozenset[str]:
-    """Options that tell torch's optimizers apart."""
-    kinds = [
-        each
-        for each in vars(torch.optim).values()
-        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
-    ]
-    names = {name for kind in kinds for name in inspect.signature(kind).parameters}
-    return frozenset(names - LATER - {"defaults", "params"})
 
 
 def read_parameter(
@@ -166,7 +113,7 @@ def read_parameter(
     *,
     is_partial: bool,
 ) -> StoredParameter:
-    """The state of one parameter."""
+    """Read the state of one parameter."""
     dims = tuple(range(len(entry.shape)))
     pieces = []
     for each in given:
@@ -180,12 +127,7 @@ def read_parameter(
         described = {key: describe_named(key, value, entry) for key, value in values.items()}
         for key, value in described.items():
             if value.kind == "whole" and is_elementwise(type(optimizer)):
-                raise CheckpointError(
-                    f"state {key!r} of parameter {entry.name!r} has shape"
-                    f" {tuple(values[key].shape)}, but the parameter {entry.shape}; is it of"
-                    " another model?",
-                    parameter=entry.name,
-                )
+                raise wrong_shape(key, values[key].shape, entry)
         pieces.append(StoredPiece(begin, end, described))
     pieces.sort(key=lambda piece: piece.begin)
     return StoredParameter(
@@ -194,7 +136,7 @@ def read_parameter(
 
 
 def describe_named(key: str, value: Any, entry: Entry) -> StoredValue:
-    """What a value is."""
+    """Describe a value, which may be a part of a tensor."""
     if not isinstance(value, CutTensor):
         return describe_value(key, value, entry.shape, tuple(range(len(entry.shape))))
     if tuple(value.shape) == entry.shape:

@@ -1,13 +1,7 @@
-"""State as it is kept outside of an optimizer: pieces of parameters, from any number of ranks.
+"""State outside of an optimizer: pieces of parameters, from any number of ranks.
 
-    parameter  | piece of rank 0 | piece of rank 1 | ...      as it was stored
-               | piece 0     | piece 1    | piece 2  |        as it is wanted
-
-A value of the state is one of
-
-    cut      an element for each element of the piece (momentum, variance): can be cut anywhere
-    scalar   one for the whole parameter (number of steps): every piece has it
-    whole    anything else: belongs to the whole parameter
+parameter  | piece of rank 0 | piece of rank 1 | ...      as it was stored
+| piece 0     | piece 1    | piece 2  |        as it is wanted
 """
 
 from __future__ import annotations
@@ -21,9 +15,9 @@ import torch
 from kadril.errors import CheckpointError
 from kadril.sharded.ownership.memory_order import flat_order, shaped
 from kadril.sharded.ownership.ownership_plan import Entry
+from kadril.sharded.state.value_kinds import kind_of
 
 __all__ = [
-    "SCALAR_KEYS",
     "StoredParameter",
     "StoredPiece",
     "StoredState",
@@ -32,17 +26,14 @@ __all__ = [
     "unknown_parameter",
 ]
 
-# Values that are one number for a parameter also where the parameter is one number.
-SCALAR_KEYS = frozenset({"eta", "mu", "mu_product", "step"})
-
 
 @dataclasses.dataclass(frozen=True)
 class StoredValue:
     """One value of the state of a piece.
 
     Attributes:
-        kind: "cut", "scalar" or "whole".
-        fetch: gives it: cut ones flat, in the order of memory.
+        kind: "cut", "scalar" or "whole"; see value_kinds.py.
+        fetch: returns the value; a cut one flat, in the order of memory.
     """
 
     kind: str
@@ -63,13 +54,13 @@ class StoredParameter:
     """A parameter, as it was when its state was stored.
 
     Attributes:
-        name: of it.
-        shape: of it.
-        dtype: as text, or None where it is not known.
-        dims: in the order of memory.
-        pieces: in the order of their elements.
+        name: its name.
+        shape: its shape.
+        dtype: its dtype as text, or None where it is not known.
+        dims: its dims in the order of memory, the slowest first.
+        pieces: stored pieces, in the order of their elements.
         group: number of its parameter group.
-        is_partial: whether elements may be missing, since nobody here needs them.
+        is_partial: whether elements may be missing because this rank does not need them.
     """
 
     name: str
@@ -81,7 +72,7 @@ class StoredParameter:
     is_partial: bool = False
 
     def names_of_values(self) -> list[str]:
-        """Names of the values."""
+        """Return the names of the values."""
         return list(self.pieces[0].values) if self.pieces else []
 
     def check_whole(self) -> None:
@@ -102,10 +93,10 @@ class StoredParameter:
             )
 
     def read(self, key: str, entry: Entry, begin: int, end: int) -> Any:
-        """A value for elements [begin, end) of a parameter as it is now.
+        """Return a value for elements [begin, end) of the parameter as it is now.
 
         Raises:
-            CheckpointError: it belongs to the whole parameter, and that is not wanted.
+            CheckpointError: the value belongs to the whole parameter, and a part is asked for.
         """
         value = self.pieces[0].values[key]
         if value.kind == "scalar":
@@ -124,7 +115,7 @@ class StoredParameter:
         return flat_order(shaped(whole, entry.shape, self.dims), entry.dims)[begin:end].clone()
 
     def range(self, key: str, begin: int, end: int) -> torch.Tensor:
-        """Elements [begin, end) in the order in which they were stored."""
+        """Return elements [begin, end) of a cut value, in the order in which they were stored."""
         parts: list[torch.Tensor] = []
         for piece in self.pieces:
             first, last = max(begin, piece.begin), min(end, piece.end)
@@ -145,11 +136,11 @@ class StoredState:
     """State of all parameters.
 
     Attributes:
-        optimizer: name of the class, or None where it is not known.
+        optimizer: name of the optimizer's class, or None where it is not known.
         groups: options of each parameter group.
-        parameters: in the order in which they were trained.
-        keeps_dtypes: whether values have the dtypes that the optimizer gave them, so that they are
-            to keep them; a plain state_dict is taken as torch takes it, in those of parameters.
+        parameters: parameters in the order in which they were trained.
+        keeps_dtypes: whether values keep their dtypes, which the optimizer gave them; those of a
+            plain state_dict are cast to the dtype of the parameter, as torch does.
     """
 
     optimizer: str | None
@@ -160,7 +151,11 @@ class StoredState:
     def match(
         self, entries: Sequence[Entry], optimizer: torch.optim.Optimizer
     ) -> list[StoredParameter]:
-        """The stored parameter of each parameter there is.
+        """Return the stored parameter for each parameter of a trainer.
+
+        Args:
+            entries: parameters of the trainer.
+            optimizer: optimizer of the trainer.
 
         Raises:
             CheckpointError: it is the state of another model or optimizer; names the parameter.
@@ -187,7 +182,7 @@ class StoredState:
         return found
 
     def by_name(self, entries: Sequence[Entry]) -> list[StoredParameter]:
-        """Parameters in the order of those there are."""
+        """Return the stored parameters in the order of those of a trainer."""
         named = {stored.name: stored for stored in self.parameters}
         for entry in entries:
             if entry.name not in named:
@@ -202,7 +197,7 @@ class StoredState:
 
 
 def unknown_parameter(name: str, known: Sequence[str]) -> CheckpointError:
-    """What to raise for state of a parameter that there is not."""
+    """Return the error for state of a parameter that the trainer does not have."""
     hint = "is it of another model?"
     if is_number(name) != all(map(is_number, known)):
         hint = (
@@ -216,12 +211,12 @@ def unknown_parameter(name: str, known: Sequence[str]) -> CheckpointError:
 
 
 def is_number(name: str) -> bool:
-    """Whether a parameter was given without a name."""
+    """Whether a name is that of a parameter that was given without one."""
     return name.startswith("parameter.")
 
 
 def check_parameter(stored: StoredParameter, entry: Entry) -> None:
-    """Raise `CheckpointError` where a parameter is not the one whose state was stored."""
+    """Raise `CheckpointError` for a stored parameter of another shape or dtype."""
     if stored.shape != entry.shape:
         raise CheckpointError(
             f"parameter {entry.name!r} has shape {entry.shape}, but the stored one"
@@ -238,21 +233,18 @@ def check_parameter(stored: StoredParameter, entry: Entry) -> None:
 def describe_value(
     key: str, value: Any, piece_shape: tuple[int, ...], dims: Sequence[int] | None
 ) -> StoredValue:
-    """What a value in an optimizer's state is.
+    """Describe a value in the state of an optimizer.
 
     Args:
-        key: its name.
+        key: name of the value.
         value: a tensor or a number.
-        piece_shape: of the piece that it is the state of.
+        piece_shape: shape of the piece that it is the state of.
         dims: order of the piece's dims in memory; None where it is flat.
     """
     if not isinstance(value, torch.Tensor):
         return StoredValue("scalar", lambda: value)
-    if value.dim() == 0 and (piece_shape or key in SCALAR_KEYS):
-        return StoredValue("scalar", value.detach)
-    if tuple(value.shape) == piece_shape:
-        if dims is None:
-            return StoredValue("cut", value.detach)
-        order = tuple(dims)
-        return StoredValue("cut", lambda: flat_order(value.detach(), order))
-    return StoredValue("whole", value.detach)
+    kind = kind_of(key, value.shape, piece_shape)
+    if kind != "cut" or dims is None:
+        return StoredValue(kind, value.detach)
+    order = tuple(dims)
+    return StoredValue(kind, lambda: flat_order(value.detach(), order))

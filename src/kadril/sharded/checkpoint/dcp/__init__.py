@@ -6,6 +6,7 @@
 | background.py | a save in a thread beside the training, one at a time |
 | writer.py | `AtomicWriter`: replaces a checkpoint in one move |
 | load_target.py | `Target`: memory to load into, and how loaded values reach their objects |
+| optimizer_target.py | such memory for the state of one optimizer |
 | reader.py | `CheckedReader`: reads nothing that was damaged since it was saved |
 | checksums.py | the file with checksums that `AtomicWriter` writes and `CheckedReader` reads |
 

@@ -1,4 +1,4 @@
-"""Saves that go on beside the training: one at a time, and none is left behind."""
+"""Saves that run beside the training: one at a time, each awaited before its world closes."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ logger = logging.getLogger("kadril")
 
 
 class Background:
-    """What is under way beside the training of one world.
+    """The save that runs beside the training of one world.
 
-    Two saves to one directory would each remove the files of the other as left behind: so there is
-    one at a time. The world waits for it before it closes, the interpreter before it ends.
+    Of two saves to one directory each would remove the other's files as left behind, so there is
+    one at a time. The world waits for it before it closes, and so does the interpreter at its end.
     """
 
     def __init__(self) -> None:
         self._last: Future[None] | None = None
 
     def wait(self) -> None:
-        """Wait until the last save has ended; what it raised is in its future."""
+        """Wait until the last save has ended; its future has what it raised."""
         if self._last is not None:
             wait([self._last])
             self._last = None
 
     def run(self, transport: Transport, work: Callable[[], None]) -> Future[None]:
-        """Do the rest of a save in a thread of its own, and close its transport.
+        """Run the rest of a save in a thread of its own, and then close its transport.
 
-        Where a transport takes only the thread that made it, it is done at once.
+        If the transport can be used only by the thread that made it, the save runs at once.
         """
 
         def work_and_close() -> None:
             try:
                 work()
             except Exception:
-                # Also where nobody asks for the result.
+                # Logged as well, since nobody may ask for the result.
                 logger.exception("a checkpoint could not be written beside the training")
                 raise
             finally:
@@ -61,7 +61,7 @@ class Background:
 
 
 def done_at_once(work: Callable[[], None]) -> Future[None]:
-    """A future of something that is done now."""
+    """Run something now, and return its result as a future."""
     future: Future[None] = Future()
     try:
         work()
@@ -75,17 +75,17 @@ backgrounds: weakref.WeakKeyDictionary[World, Background] = weakref.WeakKeyDicti
 
 
 def background_of(world: World) -> Background:
-    """That of a world."""
+    """Return the background of a world."""
     background = backgrounds.get(world)
     if background is None:
         background = backgrounds[world] = Background()
-        reference, found = weakref.ref(world), background
+        reference, made = weakref.ref(world), background
 
         def close() -> None:
             closing = reference()
             if closing is not None:
                 backgrounds.pop(closing, None)
-            found.wait()
+            made.wait()
 
         world.on_close(close)
     return background

@@ -1,25 +1,24 @@
 """Checksums of a torch.distributed.checkpoint: a file beside the others, which torch never opens.
 
-    __4f1c.sha256      of each file by name, as `sha256sum --check` reads it:
+    __4f1c.sha256      one line for each file, as `sha256sum --check` reads it:
 
         9f86d081...  __4f1c__0_0.distcp
         60303ae2...  __4f1c__1_0.distcp
         fd61a03a...  .metadata
 
 It is written before the metadata is moved into place. A process killed in between leaves two of
-them, of which one has the sum of the metadata that is there: that one counts.
+them, of which one has the checksum of the metadata that is in place: that one counts.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.checksum import checksum
+from kadril.sharded.checkpoint.durable_files import checksum, durable_file
 
 __all__ = ["METADATA", "Sums", "name_of_sums", "own_sums", "write_sums"]
 
@@ -27,12 +26,12 @@ METADATA = ".metadata"
 
 
 def name_of_sums() -> str:
-    """A name that no other file has."""
+    """Return a name that no other file has."""
     return f"__{secrets.token_hex(8)}.sha256"
 
 
 def own_sums(directory: Path) -> list[Path]:
-    """Files with such names; others may be the user's."""
+    """Return the files that have such names; others may be the user's."""
     return [
         path
         for path in sorted(directory.glob("__*.sha256"))
@@ -41,25 +40,23 @@ def own_sums(directory: Path) -> list[Path]:
 
 
 def write_sums(path: Path, sums: Mapping[str, str]) -> None:
-    """Write sums by name of file, durably."""
-    with path.open("w", encoding="utf-8") as file:
+    """Write checksums by name of file, durably."""
+    with durable_file(path) as file:
         file.writelines(f"{value}  {name}\n" for name, value in sums.items())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class Sums:
-    """What the files of a checkpoint should be.
+    """The checksums of a checkpoint's files.
 
     Args:
-        directory: of the checkpoint.
+        directory: directory of the checkpoint.
         version: checksum of its metadata.
 
     Attributes:
-        is_there: whether the checkpoint has any; one that torch itself wrote has none.
+        is_there: whether the checkpoint has checksums; one that torch itself wrote has none.
 
     Raises:
-        CheckpointError: there are sums, and none is of the metadata.
+        CheckpointError: there are checksums, but not those of the metadata in place.
     """
 
     def __init__(self, directory: Path, version: str) -> None:
@@ -82,11 +79,11 @@ class Sums:
             )
 
     def compare(self, name: str, parameter: str) -> None:
-        """Raise `CheckpointError` where a file is not what was written; looks once.
+        """Raise `CheckpointError` if the checksum of a file is wrong; computed once for each file.
 
         Args:
-            name: of the file.
-            parameter: to name in the message.
+            name: name of the file.
+            parameter: parameter to name in the message.
         """
         if not self.is_there or name in self._compared:
             return
@@ -102,10 +99,10 @@ class Sums:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """Sums by name of file; lines that are none are left out."""
+    """Read checksums by name of file; other lines are ignored."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
-        return {}  # of a checkpoint that another one has replaced just now
+        return {}  # its checkpoint was replaced just now
     pairs = (line.split("  ", 1) for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}

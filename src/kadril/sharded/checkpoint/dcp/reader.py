@@ -1,6 +1,6 @@
-"""A reader for torch.distributed.checkpoint that reads nothing that was damaged since it was saved.
+"""A reader for torch.distributed.checkpoint that refuses files that were damaged since the save.
 
-Metadata is a pickle, which is not even opened before its checksum is compared.
+Metadata is a pickle; its checksum is compared before it is unpickled.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["CheckedReader"]
 
 logger = logging.getLogger("kadril")
 
-# At a checkpoint that another one may be replacing.
-NUM_LOOKS = 3
+# Tries to read the metadata, since another checkpoint may be replacing this one.
+NUM_TRIES = 3
 
 
 class CheckedReader(FileSystemReader):
@@ -40,7 +40,7 @@ class CheckedReader(FileSystemReader):
     checksums: the log says so, and it is read as it is.
 
     Args:
-        path: of the directory.
+        path: directory of the checkpoint.
 
     Attributes:
         version: checksum of the metadata that was read.
@@ -52,23 +52,23 @@ class CheckedReader(FileSystemReader):
         self.version = ""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin anew, from another directory if one is given."""
+        """Start over, from another directory if one is given."""
         super().reset(checkpoint_id)
         self._sums = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What a checkpoint says that it has.
+        """Read the metadata of the checkpoint.
 
         Raises:
-            CheckpointError: it is not there or damaged, or files that it names are missing.
+            CheckpointError: it is missing or damaged, or files that it names are missing.
         """
-        for _ in range(NUM_LOOKS - 1):
+        for _ in range(NUM_TRIES - 1):
             with contextlib.suppress(CheckpointError):
-                return self.look()
-        return self.look()
+                return self.read_metadata_once()
+        return self.read_metadata_once()
 
-    def look(self) -> Metadata:
-        """The same, once: another checkpoint may take the place of this one meanwhile."""
+    def read_metadata_once(self) -> Metadata:
+        """Read the metadata; fails if another checkpoint replaces this one meanwhile."""
         directory = Path(self.path)
         try:
             data = (directory / METADATA).read_bytes()
@@ -80,7 +80,7 @@ class CheckedReader(FileSystemReader):
             ) from None
         self.version = hashlib.sha256(data).hexdigest()
         self._sums = Sums(directory, self.version)
-        metadata: Metadata = pickle.loads(data)  # noqa: S301 - as torch does, and after a look
+        metadata: Metadata = pickle.loads(data)  # noqa: S301 - as torch does, once its checksum matches
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
@@ -93,7 +93,7 @@ class CheckedReader(FileSystemReader):
         """Read what a plan asks for.
 
         Raises:
-            CheckpointError: a file that it is in was changed.
+            CheckpointError: a file that holds some of it was changed.
         """
         if self._sums is not None:
             for item in plan.items:
@@ -103,7 +103,7 @@ class CheckedReader(FileSystemReader):
 
 
 def check_origin(directory: Path, storage: Mapping[Any, Any]) -> None:
-    """Raise `CheckpointError` where there should be checksums, and are none."""
+    """Raise `CheckpointError` if checksums are missing from a checkpoint of `AtomicWriter`."""
     own = next((each for each in storage.values() if is_own_name(each.relative_path)), None)
     if own is None:
         logger.info("%s has no checksums: torch wrote it, and it is read unchecked", directory)

@@ -1,10 +1,10 @@
-"""One save of a checkpoint: what torch does over a process group, over a transport.
+"""One save of a checkpoint: what torch does over a process group, done over a transport.
 
-each rank      what it would write
-rank 0         who writes what: of what several have, one writes it; metadata
--- from here on it can go on beside the training: what falls to a rank was copied --
+each rank      plans what it would write
+rank 0         decides who writes what: of what several ranks have, one writes it
+each rank      copies what it writes: from here on the save can run beside the training
 each rank      writes
-rank 0         the metadata, with where everything lies
+rank 0         writes the metadata, which says where everything lies
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from kadril.errors import CheckpointError, KadrilError
 from kadril.sharded.checkpoint.dcp.load_target import state_of
-from kadril.sharded.checkpoint.failure_reason import reason_of
+from kadril.sharded.checkpoint.durable_files import failure_reason
 from kadril.sharded.cut_tensor import coordinated
 from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.transport.base import Transport
@@ -33,20 +33,20 @@ Result = TypeVar("Result")
 
 
 def together(transport: Transport, operation: str, work: Callable[[], Result]) -> Result:
-    """Do something local on all ranks; where it fails on one, it has failed on all; collective."""
+    """Do something local; if it fails on one rank, raise on all of them; collective."""
     result: Any = None
     error: Exception | None = None
     try:
         result = work()
     except (Exception, CheckpointException) as caught:
-        # Planners and storage raise what they like; torch wraps it, with all stacks as text.
+        # Planners and storage may raise anything; torch wraps it, with all stacks as text.
         cause: BaseException = caught
         if isinstance(caught, CheckpointException) and caught.failures:
             cause = next(iter(caught.failures.values()))[0]
         if isinstance(cause, KadrilError):
             error = cause
         else:
-            error = CheckpointError(f"{operation}: {reason_of(cause)}")
+            error = CheckpointError(f"{operation}: {failure_reason(cause)}")
             error.__cause__ = caught
     raise_together(transport, operation, error, CheckpointError)
     return result  # type: ignore[no-any-return]
@@ -56,9 +56,9 @@ class Saving:
     """One save.
 
     Args:
-        transport: that nobody else uses meanwhile.
-        writer: of each rank.
-        planner: of each rank.
+        transport: dedicated transport over the ranks.
+        writer: writer of this rank.
+        planner: planner of this rank.
     """
 
     def __init__(self, transport: Transport, writer: StorageWriter, planner: SavePlanner) -> None:
@@ -70,14 +70,14 @@ class Saving:
         self.plan: SavePlan | None = None
 
     def begin(self, state_dict: Mapping[str, Any]) -> None:
-        """Find out who writes what; collective."""
+        """Decide who writes what; collective."""
         plans = self.gather(self.do(lambda: self.propose(state_dict)))
         shared = self.gather(self.do(lambda: self.share_out(plans)))
         mine = shared[0][self.transport.rank]
         self.plan = self.do(lambda: self.planner.finish_plan(mine))
 
     def copy(self) -> None:
-        """Copy what falls to this rank: the originals may change from here on; collective."""
+        """Copy what this rank writes: the originals may change from here on; collective."""
         plan = self.plan
         assert plan is not None  # noqa: S101 - begun
         self.planner = self.do(lambda: CopiedPlan(self.planner, plan))
@@ -89,14 +89,14 @@ class Saving:
             self.do(lambda: self.finish(results))
         finally:
             if isinstance(self.planner, CopiedPlan):
-                self.planner.forget()  # an error keeps hold of it for as long as it is kept itself
+                self.planner.forget()  # a traceback may keep the planner alive
 
     def do(self, work: Callable[[], Result]) -> Result:
-        """One step; collective."""
+        """Do one step of the save on all ranks; collective."""
         return together(self.transport, "save", work)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has; collective. From ranks of this job, which run the same program."""
+        """Return what each rank gave, from ranks that run the same program; collective."""
         data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
         counts = allgather_json(self.transport, len(data), "save.length")
         everything = np.empty(sum(counts), dtype=np.uint8)
@@ -105,7 +105,7 @@ class Saving:
         return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301
 
     def propose(self, state_dict: Mapping[str, Any]) -> SavePlan:
-        """What this rank would write."""
+        """Plan what this rank would write."""
         flat = {key: state_of(value) for key, value in state_dict.items()}
         self.planner.set_up_planner(flat, self.writer.storage_meta(), self.is_first)
         self.writer.set_up_storage_writer(self.is_first)
@@ -113,30 +113,27 @@ class Saving:
             return self.writer.prepare_local_plan(self.planner.create_local_plan())
 
     def share_out(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Rank 0: what each rank writes."""
+        """On rank 0, decide what each rank writes; [] elsewhere."""
         if not self.is_first:
             return []
         plans, self.metadata = self.planner.create_global_plan(plans)
         return self.writer.prepare_global_plan(plans)
 
     def write(self) -> list[WriteResult]:
-        """Write what falls to this rank."""
+        """Write this rank's part of the plan."""
         assert self.plan is not None  # noqa: S101 - begun
         future = self.writer.write_data(self.plan, self.planner)
         future.wait()
         return future.value()
 
     def finish(self, results: list[list[WriteResult]]) -> None:
-        """Rank 0: write the metadata."""
+        """Write the metadata, on rank 0."""
         if self.metadata is not None:
             self.writer.finish(self.metadata, results)
 
 
 class CopiedPlan(SavePlanner):
-    """A planner that has copied what is to be written; writers ask it for nothing else.
-
-    Only what falls to this rank is copied: of what several have, one copies it.
-    """
+    """A planner with copies of what this rank writes; writers ask it for nothing else."""
 
     def __init__(self, planner: SavePlanner, plan: SavePlan) -> None:
         self._copies: dict[MetadataIndex, Any] = {}
@@ -147,25 +144,25 @@ class CopiedPlan(SavePlanner):
             self._copies[item.index] = data
 
     def resolve_data(self, write_item: WriteItem) -> Any:
-        """The copy."""
+        """Return the copy."""
         return self._copies[write_item.index]
 
     def forget(self) -> None:
-        """Give the memory of the copies back."""
+        """Free the copies."""
         self._copies.clear()
 
     def set_up_planner(self, *_: Any, **__: Any) -> None:
-        """Not asked for: the plan is made."""
+        """Raise: the plan is made already."""
         raise NotImplementedError
 
     def create_local_plan(self) -> SavePlan:
-        """Not asked for: the plan is made."""
+        """Raise: the plan is made already."""
         raise NotImplementedError
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Not asked for: the plan is made."""
+        """Raise: the plan is made already."""
         raise NotImplementedError
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """Not asked for: the plan is made."""
+        """Raise: the plan is made already."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """A writer for torch.distributed.checkpoint that replaces a checkpoint in one move.
 
-torch's own writes over the files of the last checkpoint: whoever is killed meanwhile has none. This
-one gives its files new names, and moves the metadata, which names them, into place last. Checksums
-of all of them lie beside them (checksums.py). Torch's readers notice no difference.
+Torch's own writer writes over the files of the last checkpoint: a job that is killed meanwhile has
+none. This one gives its files new names, and moves the metadata, which names them, into place last.
+Checksums of all files lie beside them (checksums.py). Torch's readers notice no difference.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from kadril.sharded.checkpoint.checksum import checksum
 from kadril.sharded.checkpoint.dcp.checksums import METADATA, name_of_sums, own_sums, write_sums
-from kadril.sharded.checkpoint.directory import sync_directory, told_in_the_log
+from kadril.sharded.checkpoint.durable_files import checksum, log_untidy, sync_directory
 
 __all__ = ["AtomicWriter", "is_own_name"]
 
@@ -33,13 +32,13 @@ PART = ".part-"
 
 
 def is_own_name(name: str) -> bool:
-    """Whether this writer gives such names; torch's have no token."""
+    """Whether a file has a name that this writer gives; torch's names have no token."""
     return re.fullmatch(rf"__[0-9a-f]{{16}}__\d+_\d+\{SUFFIX}", name) is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class SummedResult(WriteResult):
-    """What was written, with the checksum of the file that it is in."""
+    """A write result with the checksum of the file that it is in."""
 
     sum: str
 
@@ -50,7 +49,7 @@ class AtomicWriter(FileSystemWriter):
         torch.distributed.checkpoint.save(state_dict, storage_writer=AtomicWriter("last"))
 
     Args:
-        path: of the directory, which all ranks see.
+        path: directory that all ranks see.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -62,7 +61,7 @@ class AtomicWriter(FileSystemWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Names that no earlier checkpoint has used."""
+        """Give files names that no earlier checkpoint has used."""
         token = secrets.token_hex(8)
         prepared = super().prepare_global_plan(plans)
         for plan in prepared:
@@ -70,7 +69,7 @@ class AtomicWriter(FileSystemWriter):
         return prepared
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write what falls to this rank, and add it up."""
+        """Write this rank's part of the plan, and compute checksums."""
         results = super().write_data(plan, planner).wait()
         names = {each.storage_data.relative_path for each in results}
         sums = {name: checksum(Path(self.path, name)) for name in names}
@@ -97,7 +96,7 @@ class AtomicWriter(FileSystemWriter):
             for each in one
             if isinstance(each, SummedResult)
         }
-        # What the base class replaces, it removes first: so it replaces nothing.
+        # The base class removes a file before it replaces it, so it gets an empty directory.
         with tempfile.TemporaryDirectory(dir=directory, prefix=PART) as part:
             self.path = part
             try:
@@ -109,18 +108,18 @@ class AtomicWriter(FileSystemWriter):
             write_sums(directory / of_sums, {**sums, METADATA: checksum(made)})
             sync_directory(directory)
             made.replace(directory / METADATA)
-        # It is saved; what cannot be tidied up is no reason to say otherwise.
-        with told_in_the_log(directory):
+        # The checkpoint is saved; what cannot be tidied up does not change that.
+        with log_untidy(directory):
             sync_directory(directory)
             remove_others(directory, {*sums, of_sums})
 
     def storage_meta(self) -> StorageMeta | None:
-        """What the metadata says of where it was written."""
+        """Return what the metadata says about the storage."""
         return StorageMeta(save_id=self.save_id)
 
 
 def remove_others(directory: Path, names: Collection[str]) -> None:
-    """Remove files of earlier checkpoints, and those of whoever was killed."""
+    """Remove files of earlier checkpoints, and of saves that were killed."""
     for path in [*directory.glob(f"*{SUFFIX}"), *own_sums(directory)]:
         if path.name not in names:
             path.unlink(missing_ok=True)
