@@ -1,8 +1,6 @@
-"""Hold a results file of `run.py` against the bars that kadril set itself.
+"""Compare a results file of `run.py` with the bars that kadril set itself.
 
-    python benchmarks/collectives/check_bars.py benchmarks/results/collectives-<cpu>-<date>.json
-
-Prints one line per bar. The exit code is 0 if all are reached, 1 if one is missed or not measured.
+python benchmarks/collectives/check_bars.py benchmarks/results/collectives-<cpu>-<date>.json
 """
 
 from __future__ import annotations
@@ -11,12 +9,20 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from kadril.bench.bars import Bar, print_bars
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
+
+from harness.bars import Bar
+from harness.check import main
+from harness.idle import idle_bar
+
 from kadril.bench.figures import Ratio
 from kadril.bench.options import format_size
 from kadril.bench.peers import TITLES
 from kadril.bench.report import Idleness, Report
+
+__all__ = ["Found", "check_bars", "read_results"]
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -34,36 +40,37 @@ PAIR_BARS = (
 )
 CROWD_SIZES = (4, 64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB)
 CROWD_PEERS = ("gloo", "openmpi", "mpich")
-IDLE_SHARE = 0.001
 
 
-def check_bars(reports: Mapping[int, Report], idle: Idleness | None) -> Iterator[Bar]:
-    """All bars.
+class Found(NamedTuple):
+    """What is in a results file.
 
-    Args:
+    Attributes:
         reports: by number of ranks.
         idle: of a world that has nothing to do.
     """
+
+    reports: Mapping[int, Report]
+    idle: Idleness | None
+
+
+def check_bars(found: Found) -> Iterator[Bar]:
+    """Yield all bars."""
     for engine, size, peer, least in PAIR_BARS:
-        found = find_ratios(reports.get(2), engine, size, peer)
-        pinned = [ratio for ratio in found if ratio.setting == "pinned"]
+        ratios = find_ratios(found.reports.get(2), engine, size, peer)
+        pinned = [ratio for ratio in ratios if ratio.setting == "pinned"]
         text = f"2 ranks, {format_size(size)}: {engine} at least {least:g}x {TITLES[peer]}"
         yield judge(text, pinned, least)
     for size in CROWD_SIZES:
         for peer in CROWD_PEERS:
-            found = find_ratios(reports.get(4), "kadril", size, peer)
+            ratios = find_ratios(found.reports.get(4), "kadril", size, peer)
             text = f"4 ranks, {format_size(size)}: kadril faster than {TITLES[peer]}"
-            yield judge(text, found, 1.0)
-    text = f"an idle world: at most {IDLE_SHARE:.1%} of a core per rank"
-    if idle is None:
-        yield Bar(text, "", "not measured")
-    else:
-        measured = f"{idle.share:.4%} ({idle.cpu * 1e3:.2f} ms in {idle.wall:.1f} s)"
-        yield Bar(text, measured, "reached" if idle.share <= IDLE_SHARE else "missed")
+            yield judge(text, ratios, 1.0)
+    yield idle_bar("an idle world", found.idle)
 
 
 def find_ratios(report: Report | None, engine: str, size: int, peer: str) -> list[Ratio]:
-    """The ratios of an engine to a peer at all-reduce, in each setting of the engine."""
+    """Return the ratios of an engine to a peer at all-reduce, in each setting of the engine."""
     return [
         ratio
         for ratio in (report.ratios if report else ())
@@ -73,7 +80,7 @@ def find_ratios(report: Report | None, engine: str, size: int, peer: str) -> lis
 
 
 def judge(text: str, found: list[Ratio], least: float) -> Bar:
-    """One bar for a ratio: the best of kadril's settings against the best of the peer's."""
+    """Return the bar of a ratio: the best of kadril's settings against the best of the peer's."""
     if not found:
         return Bar(text, "", "not measured")
     best = max(found, key=lambda ratio: ratio.value)
@@ -84,23 +91,14 @@ def judge(text: str, found: list[Ratio], least: float) -> Bar:
     return Bar(text, measured, "reached" if best.value >= least else "missed")
 
 
-def read_results(path: Path) -> tuple[dict[int, Report], Idleness | None]:
-    """What `run.py` has written."""
+def read_results(path: Path) -> Found:
+    """Read what `run.py` has written."""
     fields = json.loads(path.read_text())
     texts = {int(name): json.dumps(report) for name, report in fields["reports"].items()}
     reports = {num_ranks: Report.from_json(text) for num_ranks, text in texts.items()}
     idle = fields["idle_world"]
-    return reports, Idleness(**idle) if idle else None
-
-
-def main(argv: list[str]) -> int:
-    """Check each file and give the exit code."""
-    if not argv:
-        print(__doc__)
-        return 2
-    are_reached = [print_bars(list(check_bars(*read_results(Path(name))))) for name in argv]
-    return 0 if all(are_reached) else 1
+    return Found(reports, Idleness(**idle) if idle else None)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(check_bars, read_results)

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
-import re
 import shlex
 import sys
 from pathlib import Path
 
-from check_bars import check_bars
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
-from kadril.bench.bars import Bar, print_bars
-from kadril.bench.idle import measure_idle
+from check_bars import Found, check_bars
+from harness.bars import Bar, print_bars
+from harness.claim import RESULTS
+from harness.idle import measure_idle
+from harness.results import bar_table, describe_run, results_path
+
 from kadril.bench.options import BenchOptions
-from kadril.bench.report import Idleness, Report
 from kadril.bench.run import run_bench
 from kadril.bench.table import make_tables
-from kadril.observe.machine import look_at_machine
 
-RESULTS = Path(__file__).parents[1] / "results"
 IDLE_SECONDS = 5.0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     default = BenchOptions()
     parser.add_argument("--rounds", type=int, default=default.num_rounds)
@@ -41,39 +40,27 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def write_results(
-    directory: Path, reports: dict[int, Report], idle: Idleness, bars: list[Bar]
-) -> Path:
-    """Write the raw figures as JSON, tables and bars as Markdown; give the path of the former."""
-    machine = look_at_machine()
-    cpu = re.sub(r"[^a-z0-9]+", "-", machine.cpu.lower()).strip("-")
-    date = datetime.datetime.now().astimezone().date().isoformat()
-    path = directory / f"collectives-{cpu}-{len(machine.cores)}-cores-{date}.json"
+def write_results(directory: Path, found: Found, bars: list[Bar]) -> Path:
+    """Write the raw figures as JSON, tables and bars as Markdown; return the path of the former."""
+    first = next(iter(found.reports.values()))
+    path = results_path(directory, "collectives", first.machine, first.date)
     directory.mkdir(exist_ok=True)
-    texts = ",\n".join(f'"{num_ranks}": {reports[num_ranks].to_json()}' for num_ranks in reports)
-    idle_world = json.dumps(dataclasses.asdict(idle))
-    path.write_text(f'{{\n"idle_world": {idle_world},\n"reports": {{\n{texts}\n}}\n}}\n')
-    path.with_suffix(".md").write_text("\n".join(make_page(reports, bars)) + "\n")
+    texts = ",\n".join(
+        f'"{number}": {report.to_json()}' for number, report in found.reports.items()
+    )
+    idle = json.dumps(found.idle and dataclasses.asdict(found.idle))
+    path.write_text(f'{{\n"idle_world": {idle},\n"reports": {{\n{texts}\n}}\n}}\n')
+    path.with_suffix(".md").write_text("\n".join(make_page(found, bars)) + "\n")
     return path
 
 
-def make_page(reports: dict[int, Report], bars: list[Bar]) -> list[str]:
-    """The lines of the Markdown file."""
+def make_page(found: Found, bars: list[Bar]) -> list[str]:
+    """Return the lines of the Markdown file."""
     lines = ["# Collectives on one host", ""]
-    for num_ranks, report in reports.items():
-        machine, load = report.machine, report.load
-        lines += [
-            f"- {num_ranks} ranks: `{report.command}`, {report.date}",
-            f"- machine: {machine['cpu']}, {len(machine['cores'])} cores,"
-            f" {machine['memory'] / 2**30:.1f} GiB, {machine['kernel']}, {machine['libc']}",
-            f"- load average: {load['begin'][0]:.2f} at the begin, {load['end'][0]:.2f} at the end",
-            f"- versions: {', '.join(f'{name} {text}' for name, text in report.versions.items())}",
-            *(f"- without {name}: {reason}" for name, reason in report.missing.items()),
-            "",
-        ]
-    lines += ["## Bars", "", "| bar | measured | |", "|---|---|---|"]
-    lines += [f"| {bar.text} | {bar.measured} | {bar.state} |" for bar in bars]
-    for report in reports.values():
+    for report in found.reports.values():
+        lines += [*describe_run(report), ""]
+    lines += bar_table(bars)
+    for report in found.reports.values():
         for table in make_tables(report):
             lines += ["", f"## {table.title}", ""]
             for row in (table.header, ("---:",) * len(table.header), *table.rows):
@@ -92,11 +79,12 @@ def main(argv: list[str]) -> int:
         dataclasses.replace(allreduce, num_ranks=4),
     )
     idle = measure_idle(2, IDLE_SECONDS)
-    reports = {}
-    for options in runs:
-        reports[options.num_ranks] = run_bench(options, command=command, tell=print_line)
-    bars = list(check_bars(reports, idle))
-    path = write_results(words.output, reports, idle, bars)
+    reports = {
+        options.num_ranks: run_bench(options, command=command, tell=print_line) for options in runs
+    }
+    found = Found(reports, idle)
+    bars = list(check_bars(found))
+    path = write_results(words.output, found, bars)
     are_reached = print_bars(bars)
     print(f"\nwritten to {path} and {path.with_suffix('.md').name}")
     return 0 if are_reached else 1

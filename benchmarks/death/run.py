@@ -5,25 +5,27 @@ python benchmarks/death/run.py [--rounds N] [--output DIR]
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import datetime
-import json
-import os
 import random
-import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
+
+from harness.bars import Bar
+from harness.claim import Claim
+from harness.results import Measured, Results, Series
 from workload import mix
 
-from kadril.observe.machine import look_at_machine
+from kadril.bench.figures import percentile
 from kadril.testing import Ranks, shutdown
 
-RESULTS = Path(__file__).parents[1] / "results"
 BOUND = 1.0  # seconds
+TRANSPORTS = ("shm", "c10d")
+SIZES = (2, 3, 4)
 
 
 @dataclasses.dataclass
@@ -37,25 +39,11 @@ class Tally:
     num_wrong: int = 0
     delays: list[float] = dataclasses.field(default_factory=list)
 
-    @property
-    def holds(self) -> bool:
-        """Whether the claim held in every round."""
-        return not self.num_hung and not self.num_wrong and max(self.delays) < BOUND
-
-    def line(self) -> str:
-        """One row of the table."""
-        delays = sorted(self.delays)
-        p50, p99 = delays[len(delays) // 2], delays[min(len(delays) - 1, len(delays) * 99 // 100)]
-        return (
-            f"| {self.transport} | {self.num_rounds} | {self.num_hung} | {self.num_wrong}"
-            f" | {p50 * 1e3:.1f} | {p99 * 1e3:.1f} | {delays[-1] * 1e3:.1f} |"
-        )
-
 
 def kill_one(tally: Tally, seed: int) -> None:
-    """One round."""
+    """Run one round: start ranks, kill one of them, and wait until the others know."""
     dice = random.Random(seed)  # noqa: S311
-    size = dice.choice([2, 3, 4])
+    size = dice.choice(SIZES)
     victim = dice.randrange(size)
     with Ranks(size, transport=tally.transport, patience=20.0) as ranks:
         ranks.start(mix, seed).wait_mark("running")
@@ -74,47 +62,45 @@ def kill_one(tally: Tally, seed: int) -> None:
     tally.delays.append(max(outcome.delay or 0.0 for outcome in outcomes))
 
 
-def main() -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="directory")
-    arguments = parser.parse_args()
-    machine = look_at_machine()
-    load = [os.getloadavg()[0]]
+def measure(num_rounds: int) -> Measured:
+    """Run all rounds."""
     first_seed = random.SystemRandom().randrange(10**6)
-    tallies = [Tally("shm", first_seed), Tally("c10d", first_seed)]
-    for i in range(arguments.rounds):
+    tallies = [Tally(transport, first_seed) for transport in TRANSPORTS]
+    for number in range(num_rounds):
         for tally in tallies:
             # gloo's rounds are slow to start, and are here for comparison only.
-            if tally.transport == "shm" or i % 5 == 0:
-                kill_one(tally, first_seed + i)
+            if tally.transport == "shm" or number % 5 == 0:
+                kill_one(tally, first_seed + number)
     shutdown()
-    load.append(os.getloadavg()[0])
-
-    lines = [
-        "| transport | rounds | hung | wrong | p50 ms | p99 ms | max ms |",
-        "|---|---|---|---|---|---|---|",
-        *(tally.line() for tally in tallies),
+    series = [
+        Series(tally.transport, "from the signal to the exception", [[d] for d in tally.delays])
+        for tally in tallies
     ]
-    print("\n".join(lines))
-    cpu = re.sub(r"[^a-z0-9]+", "-", machine.cpu.lower()).strip("-")
-    date = datetime.datetime.now().astimezone().date().isoformat()
-    path = arguments.output / f"death-{cpu}-{len(machine.cores)}-cores-{date}.json"
-    path.parent.mkdir(exist_ok=True)
-    report = {
-        "date": date,
-        "command": f"benchmarks/death/run.py --rounds {arguments.rounds}",
-        "machine": machine._asdict(),
-        "load": load,
-        "tallies": [dataclasses.asdict(tally) for tally in tallies],
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    heading = f"# The death of a rank\n\n{machine.cpu}, {len(machine.cores)} cores, {date},"
-    heading += f" load {load[0]:.1f} to {load[1]:.1f}\n\n"
-    path.with_suffix(".md").write_text(heading + "\n".join(lines) + "\n")
-    return 0 if all(tally.holds for tally in tallies) else 1
+    return Measured(series, {"tallies": [dataclasses.asdict(tally) for tally in tallies]})
+
+
+def check_bars(results: Results) -> Iterator[Bar]:
+    """Yield all bars."""
+    for fields in results.facts["tallies"]:
+        tally = Tally(**fields)
+        p50, p99, most = (
+            percentile(tally.delays or [float("inf")], share) for share in (0.5, 0.99, 1.0)
+        )
+        holds = not tally.num_hung and not tally.num_wrong and most < BOUND
+        yield Bar(
+            f"{tally.transport}: every survivor names the dead rank within {BOUND:g} s",
+            f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, max {most * 1e3:.1f} ms;"
+            f" {tally.num_rounds} rounds, {tally.num_hung} hung, {tally.num_wrong} wrong",
+            "reached" if holds else "missed",
+        )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    Claim(
+        theme="death",
+        title="The death of a rank",
+        num_ranks=max(SIZES),
+        num_rounds=200,
+        measure=measure,
+        check=check_bars,
+    ).main()

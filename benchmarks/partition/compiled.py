@@ -15,14 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
+
 import torch
+from harness.program import leave_answer, read_words, run_program
+from harness.setting import Setting, time_settings
+from harness.turns import slowest
 from torch import nn
 from torch.nn import functional
 
 import kadril
 import kadril.nn as knn
-from kadril.bench.program import leave_answer, read_words, run_program
-from kadril.bench.turns import Setting, slowest, take_turns
 from kadril.partition import Partition, world_partition
 
 NUM_RANKS = 2
@@ -97,7 +100,7 @@ def main() -> None:
             model, given = models[name]
             call = step(torch.compile(model) if kind else model, given)
             settings.append(Setting(name + kind, call, num_calls=3, num_warm_ups=2))
-    samples = take_turns(settings, num_rounds=words.rounds, barrier=world.transport.barrier)
+    samples = time_settings(settings, num_rounds=words.rounds, barrier=world.transport.barrier)
     leave_answer(words.directory, world.rank, {"samples": samples})
     kadril.shutdown()
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from harness.program import leave_answer, read_words
+from harness.setting import Setting, time_settings
 from mpi4py import MPI
 from ways import Gloo, Kadril, MpiNumpy
 
 import kadril
-from kadril.bench.program import leave_answer, read_words
-from kadril.bench.turns import Setting, take_turns
 from kadril.nn import DistributedConv2d
 from kadril.partition import Partition, world_partition
 
@@ -51,7 +51,7 @@ def main() -> None:
     samples = {}
     for workload, settings in tables.items():
         say(rank, workload)
-        samples[workload] = take_turns(
+        samples[workload] = time_settings(
             settings, num_rounds=words.rounds, barrier=world.transport.barrier
         )
     answer: dict[str, Any] = {"samples": samples, "setup": measure_setups(P_rows, world)}

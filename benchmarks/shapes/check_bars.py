@@ -1,8 +1,6 @@
-"""Hold a results file of `run.py` against the bars that kadril set itself.
+"""Compare a results file of `run.py` with the bars that kadril set itself.
 
-    python benchmarks/shapes/check_bars.py benchmarks/results/shapes-<cpu>-<date>.json
-
-Prints one line per bar. The exit code is 0 if all are reached, 1 if one is missed or not measured.
+python benchmarks/shapes/check_bars.py benchmarks/results/shapes-<cpu>-<date>.json
 """
 
 from __future__ import annotations
@@ -11,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kadril.bench.bars import Bar, at_least, at_most, print_bars
-from kadril.bench.sheet import Sheet
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
-__all__ = ["WORKLOADS", "check_bars", "main"]
+from harness.bars import Bar, at_least, at_most
+from harness.check import main
+from harness.results import Results
+
+__all__ = ["WORKLOADS", "check_bars"]
 
 SHAPES = (
     "6 layers of 512, 16 words",
@@ -31,27 +32,19 @@ WORKLOADS = {
 }
 
 
-def check_bars(sheet: Sheet) -> Iterator[Bar]:
-    """All bars."""
+def check_bars(results: Results) -> Iterator[Bar]:
+    """Yield all bars."""
     for workload in WORKLOADS:
-        alone = sheet.find(workload, "alone")
+        alone = results.find(workload, "alone")
         for setting, what in (("kadril", "stage 2"), ("kadril, stage 1", "stage 1")):
-            ratio = sheet.ratio(sheet.find(workload, setting), alone)
+            ratio = results.ratio(results.find(workload, setting), alone)
             text = f"{workload}, {what}: a step takes at most 1.03x of one without communication"
             yield at_most(text, ratio, 1.03)
-        ratio = sheet.ratio(sheet.find(workload, "DDP, views"), sheet.find(workload, "kadril"))
+        ratio = results.ratio(
+            results.find(workload, "DDP, views"), results.find(workload, "kadril")
+        )
         yield at_least(f"{workload}: at least the throughput of DDP with bucket views", ratio, 1.0)
 
 
-def main(argv: list[str]) -> int:
-    """Check each file and give the exit code."""
-    if not argv:
-        print(__doc__)
-        return 2
-    sheets = [Sheet.from_json(Path(name).read_text()) for name in argv]
-    are_reached = [print_bars(list(check_bars(sheet))) for sheet in sheets]
-    return 0 if all(are_reached) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(check_bars)

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from check_bars import WORKLOADS, check_bars
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
-from kadril.bench.claim import Outcome, run_claim
-from kadril.bench.sheet import Series, Sheet
-from kadril.bench.side_by_side import time_side_by_side
+from check_bars import WORKLOADS, check_bars
+from harness.bars import show_times
+from harness.claim import Claim
+from harness.results import Measured, Results
+from harness.side_by_side import time_workload
 
 NUM_RANKS = 2
 NUM_STARTS = 4
@@ -32,52 +34,49 @@ SETTINGS = (
 PROGRAM = Path(__file__).parents[1] / "sharded" / "rank.py"
 
 
-def measure(num_rounds: int, wanted: Sequence[str]) -> Outcome:
+def measure(num_rounds: int, wanted: Sequence[str]) -> Measured:
     """Time all settings, each in processes of its own."""
-    series: list[Series] = []
-    for workload in wanted:
-        print(workload, file=sys.stderr, flush=True)
-        shape, is_fused = WORKLOADS[workload]
-        flags = ["--fused"] if is_fused else []
-        timed, _ = time_side_by_side(
-            PROGRAM,
-            {name: ["--model", shape, *flags, "--setting", name] for name in SETTINGS},
-            num_ranks=NUM_RANKS,
-            num_rounds=num_rounds,
-            num_starts=NUM_STARTS,
-            timeout=TIMEOUT,
-        )
-        series += [Series(workload, setting, rounds) for setting, rounds in timed.items()]
-    return Outcome(series)
+    return Measured.join(measure_one(workload, num_rounds) for workload in wanted)
 
 
-def describe(sheet: Sheet) -> list[str]:
-    """Each setting against a program without communication whose allocator keeps what is freed."""
+def measure_one(workload: str, num_rounds: int) -> Measured:
+    """Time all settings of one workload."""
+    shape, is_fused = WORKLOADS[workload]
+    words = ["--model", shape, *(["--fused"] if is_fused else [])]
+    return time_workload(
+        workload,
+        PROGRAM,
+        {name: [*words, "--setting", name] for name in SETTINGS},
+        num_ranks=NUM_RANKS,
+        num_rounds=num_rounds,
+        num_starts=NUM_STARTS,
+        timeout=TIMEOUT,
+    )
+
+
+def describe(results: Results) -> list[str]:
+    """Compare with a program without communication whose allocator keeps what is freed."""
     lines = []
     for workload in WORKLOADS:
-        kept = sheet.find(workload, "alone, heap kept")
+        kept = results.find(workload, "alone, heap kept")
         for setting in SETTINGS:
-            ratio = sheet.ratio(sheet.find(workload, setting), kept)
+            ratio = results.ratio(results.find(workload, setting), kept)
             if ratio is not None and setting != "alone, heap kept":
                 lines.append(
-                    f"{workload}, {setting}: {ratio.value:.3g}x (rounds"
-                    f" {ratio.p10:.3g}-{ratio.p90:.3g}) of a step without communication in a"
-                    " process whose allocator keeps what is freed"
+                    f"{workload}, {setting}: {show_times(ratio)} of a step without communication"
+                    " in a process whose allocator keeps what is freed"
                 )
     return lines
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_claim(
-            sys.argv[1:],
-            program=Path(__file__).resolve(),
-            title="Sharded training of transformers of several shapes",
-            num_ranks=NUM_RANKS,
-            num_rounds=12,
-            measure=measure,
-            check=check_bars,
-            describe=describe,
-            workloads=tuple(WORKLOADS),
-        )
-    )
+    Claim(
+        theme="shapes",
+        title="Sharded training of transformers of several shapes",
+        num_ranks=NUM_RANKS,
+        num_rounds=12,
+        measure=measure,
+        check=check_bars,
+        describe=describe,
+        workloads=tuple(WORKLOADS),
+    ).main()

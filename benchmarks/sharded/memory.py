@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.memory_trace import rank_bytes, trace_phases
+from harness.peak_memory import peak_growth
 from models import MODELS, Task, make_stack, make_tiny
 from settings import make_step
 from torch import nn
 
 import kadril
-from kadril.bench.memory_trace import rank_bytes, trace_phases
-from kadril.bench.peak_memory import peak_growth
 
 __all__ = ["TRACED", "measure_memory", "trace_step"]
 

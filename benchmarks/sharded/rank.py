@@ -11,14 +11,14 @@ import argparse
 from typing import Any
 
 import torch
+from harness.program import leave_answer
+from harness.setting import Setting
+from harness.side_by_side import take_own_turns
 from memory import measure_memory, trace_step
 from models import MODELS
 from settings import make_step
 
 import kadril
-from kadril.bench.program import leave_answer
-from kadril.bench.side_by_side import take_own_turns
-from kadril.bench.turns import Setting
 
 NUM_STEPS = 3
 TIMEOUT = 1800.0

@@ -9,15 +9,18 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from check_bars import check_bars, peak_of, rest_of
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
-from kadril.bench.claim import Outcome, run_claim
-from kadril.bench.memory_trace import MemoryTrace
+from check_bars import check_bars, peak_of, rest_of
+from harness.claim import Claim
+from harness.memory_plot import draw_memory
+from harness.memory_trace import MemoryTrace
+from harness.program import run_program, start_on_cores
+from harness.results import Measured, Results
+from harness.side_by_side import time_workload
+
 from kadril.bench.peers import Start
-from kadril.bench.plot import check_matplotlib, draw_memory
-from kadril.bench.program import run_program, start_on_cores
-from kadril.bench.sheet import Series, Sheet
-from kadril.bench.side_by_side import time_side_by_side
+from kadril.bench.plot import check_matplotlib
 
 NUM_RANKS = 2
 NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
@@ -61,27 +64,34 @@ DRAWN_SETTINGS = ("DDP", "kadril, stage 1", "kadril, stage 2", "kadril, compiled
 PROGRAM = Path(__file__).with_name("rank.py")
 
 
-def measure(num_rounds: int) -> Outcome:
+def measure(num_rounds: int) -> Measured:
     """Time all settings, and look at the memory of each; all in processes of their own."""
-    series: list[Series] = []
-    missing: dict[str, str] = {}
-    for model in MODELS:
-        for kind in ("default", "fused"):
-            workload = f"{model}, {kind} Adam"
-            print(workload, file=sys.stderr, flush=True)
-            words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
-            timed, absent = time_side_by_side(
-                PROGRAM,
-                {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
-                num_ranks=NUM_RANKS,
-                num_rounds=num_rounds,
-                num_starts=NUM_STARTS,
-                timeout=TIMEOUT,
-                starts=find_starts(),
-            )
-            series += [Series(workload, setting, rounds) for setting, rounds in timed.items()]
-            missing.update({f"{workload}: {setting}": why for setting, why in absent.items()})
-    memory = {
+    timed = [
+        measure_time(model, kind, num_rounds) for model in MODELS for kind in ("default", "fused")
+    ]
+    memory = measure_memory()
+    step = {setting: trace(setting) for setting in TRACED_SETTINGS}
+    return Measured.join([*timed, Measured([], {"memory": memory, "step": step})])
+
+
+def measure_time(model: str, kind: str, num_rounds: int) -> Measured:
+    """Time all settings of a model with one kind of Adam."""
+    words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
+    return time_workload(
+        f"{model}, {kind} Adam",
+        PROGRAM,
+        {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
+        num_ranks=NUM_RANKS,
+        num_rounds=num_rounds,
+        num_starts=NUM_STARTS,
+        timeout=TIMEOUT,
+        starts=find_starts(),
+    )
+
+
+def measure_memory() -> dict[str, dict[str, list[list[dict[str, int]]]]]:
+    """Look at the memory between steps: by model, by setting, look by look, by rank."""
+    return {
         model: {
             setting: [
                 run_program(
@@ -96,18 +106,16 @@ def measure(num_rounds: int) -> Outcome:
         }
         for model, settings in MEMORY_SETTINGS.items()
     }
-    step = {setting: trace(setting) for setting in TRACED_SETTINGS}
-    return Outcome(series, {"memory": memory, "step": step}, missing)
 
 
 def find_starts() -> dict[str, Start]:
-    """Settings that have an environment of their own, which `make bench` makes."""
+    """Return how to start settings that have an environment of their own; `make bench` makes it."""
     python = Path(__file__).parents[2] / ".venv-deepspeed" / "bin" / "python"
     return {DEEPSPEED: start_on_cores(NUM_RANKS, str(python))} if python.exists() else {}
 
 
 def trace(setting: str) -> list[dict[str, object]]:
-    """What each rank saw of its memory during a step."""
+    """Return what each rank saw of its memory during a step."""
     start = start_on_cores(NUM_RANKS)
     # So that what is freed is seen to be: glibc gives large blocks back at once.
     start = start._replace(environment={**start.environment, "MALLOC_MMAP_THRESHOLD_": "65536"})
@@ -115,20 +123,20 @@ def trace(setting: str) -> list[dict[str, object]]:
     return run_program(PROGRAM, words, num_ranks=NUM_RANKS, timeout=TIMEOUT, start=start)
 
 
-def describe_memory(sheet: Sheet) -> list[str]:
-    """A line for each setting."""
+def describe_memory(results: Results) -> list[str]:
+    """Return a line for each setting."""
     lines = []
-    for model, settings in sheet.facts["memory"].items():
+    for model, settings in results.facts["memory"].items():
         for setting in settings:
-            looks = rest_of(sheet, model, setting)
+            looks = rest_of(results, model, setting)
             after, growth = (median(each) / 2**20 for each in zip(*looks, strict=True))
             lines.append(
                 f"memory of the host between steps, {model}, {setting}: {after:.0f} MiB (PSS of"
                 f" all ranks), of which {growth:.0f} MiB more than before the model was made"
             )
-    for setting in sheet.facts["step"]:
-        growth = peak_of(sheet, setting) / 2**20
-        most = max(trace_of(sheet, setting, rank).peak for rank in range(NUM_RANKS)) / 2**20
+    for setting in results.facts["step"]:
+        growth = peak_of(results, setting) / 2**20
+        most = max(trace_of(results, setting, rank).peak for rank in range(NUM_RANKS)) / 2**20
         lines.append(
             f"memory of a rank with 108 MiB of gradients, {setting}: a forward and backward pass"
             f" adds {growth:.0f} MiB; training adds {most:.0f} MiB at most"
@@ -136,31 +144,28 @@ def describe_memory(sheet: Sheet) -> list[str]:
     return lines
 
 
-def trace_of(sheet: Sheet, setting: str, rank: int) -> MemoryTrace:
-    """What a rank saw of its memory."""
-    return MemoryTrace(**sheet.facts["step"][setting][rank]["trace"])
+def trace_of(results: Results, setting: str, rank: int) -> MemoryTrace:
+    """Return what a rank saw of its memory."""
+    return MemoryTrace(**results.facts["step"][setting][rank]["trace"])
 
 
-def draw(sheet: Sheet, path: Path) -> str:
-    """The memory of rank 0 over one step."""
-    traces = {setting: trace_of(sheet, setting, 0) for setting in DRAWN_SETTINGS}
-    title = f"Memory of one of {sheet.num_ranks} ranks over a step, 108 MiB of gradients, Adam"
+def draw(results: Results, path: Path) -> str:
+    """Draw the memory of rank 0 over one step."""
+    traces = {setting: trace_of(results, setting, 0) for setting in DRAWN_SETTINGS}
+    title = f"Memory of one of {results.num_ranks} ranks over a step, 108 MiB of gradients, Adam"
     draw_memory(traces, title, path)
     return title
 
 
 if __name__ == "__main__":
     check_matplotlib()
-    sys.exit(
-        run_claim(
-            sys.argv[1:],
-            program=Path(__file__).resolve(),
-            title="Sharded training beside torch's own",
-            num_ranks=NUM_RANKS,
-            num_rounds=12,
-            measure=measure,
-            check=check_bars,
-            describe=describe_memory,
-            draw=draw,
-        )
-    )
+    Claim(
+        theme="sharded",
+        title="Sharded training beside torch's own",
+        num_ranks=NUM_RANKS,
+        num_rounds=12,
+        measure=measure,
+        check=check_bars,
+        describe=describe_memory,
+        draw=draw,
+    ).main()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import time
 
+from harness.program import leave_answer
+
 import kadril.torch as hvd
-from kadril.bench.program import leave_answer
 
 SETTLE_SECONDS = 1.0
 

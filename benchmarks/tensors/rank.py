@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 import torch
+from harness.program import leave_answer, read_words
+from harness.setting import time_settings
 from settings import WORKLOADS, check_results, make_settings
 
 import kadril
 import kadril.torch as hvd
 from kadril.bench.engines.gloo import GlooEngine
-from kadril.bench.program import leave_answer, read_words
-from kadril.bench.turns import take_turns
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
             print(workload.name, file=sys.stderr, flush=True)
         check_results(workload)
         settings = make_settings(workload)
-        answer["samples"][workload.name] = take_turns(
+        answer["samples"][workload.name] = time_settings(
             settings, num_rounds=words.rounds, barrier=hvd.barrier
         )
         for setting in settings:

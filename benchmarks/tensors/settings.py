@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from harness.setting import Setting
 
 import kadril.torch as hvd
-from kadril.bench.turns import Setting
 
 __all__ = ["WORKLOADS", "Workload", "check_results", "make_settings"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 
 import torch
+from harness.program import leave_answer
+from harness.setting import Setting
+from harness.side_by_side import take_own_turns
 from settings import KEEPING, make_trainer
 
 import kadril
 import kadril.torch as hvd
 from kadril.bench.engines.gloo import GlooEngine
-from kadril.bench.program import leave_answer
-from kadril.bench.side_by_side import take_own_turns
-from kadril.bench.turns import Setting
 
 TIMEOUT = 3600.0
 

@@ -9,21 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from check_bars import check_bars
-from settings import SETTINGS
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
-from kadril.bench.claim import Outcome, run_claim
-from kadril.bench.program import run_program
-from kadril.bench.sheet import Series, Sheet
-from kadril.bench.side_by_side import Answers, run_side_by_side
-from kadril.bench.turns import slowest
+from check_bars import check_bars
+from harness.bars import show_times
+from harness.claim import Claim
+from harness.program import run_program
+from harness.results import Measured, Results, Series
+from harness.side_by_side import Answers, run_side_by_side, slowest_rounds
+from harness.turns import make_series
+from settings import SETTINGS
 
 NUM_RANKS = 2
 TIMEOUT = 600.0
 TIMELINE_ROUNDS = 3  # for each round of the others: a bar of 2 % wants more of them
 
 
-def measure(num_rounds: int) -> Outcome:
+def measure(num_rounds: int) -> Measured:
     """Time all settings, each in processes of its own."""
     series: list[Series] = []
     facts: dict[str, Any] = {"losses": {}, "digests": {}}
@@ -37,13 +39,12 @@ def measure(num_rounds: int) -> Outcome:
             timeout=TIMEOUT,
         )
         for setting, answers in found.items():
-            rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
-            series.append(Series(workload, setting, rounds))
+            series.append(Series(workload, setting, slowest_rounds(answers)))
         facts["losses"][workload] = {name: mean_losses(each) for name, each in found.items()}
         facts["digests"][workload] = {
             name: [one["digest"] for one in answers] for name, answers in found.items()
         }
-    return Outcome([*series, *measure_timeline(num_rounds * TIMELINE_ROUNDS)], facts)
+    return Measured([*series, *measure_timeline(num_rounds * TIMELINE_ROUNDS)], facts)
 
 
 def measure_timeline(num_rounds: int) -> list[Series]:
@@ -55,33 +56,33 @@ def measure_timeline(num_rounds: int) -> list[Series]:
         num_ranks=NUM_RANKS,
         timeout=TIMEOUT,
     )
-    return [Series("timeline", name, rounds) for name, rounds in slowest(answers).items()]
+    return make_series(answers)
 
 
 def mean_losses(answers: Answers) -> list[float]:
-    """The loss of each step, as the mean over ranks."""
+    """Return the loss of each step, as the mean over ranks."""
     by_step = zip(*(one["losses"] for one in answers), strict=True)
     return [sum(losses) / len(answers) for losses in by_step]
 
 
-def describe_training(sheet: Sheet) -> list[str]:
-    """Lines that tell what cannot be avoided, and whether all settings have done the same."""
+def describe_training(results: Results) -> list[str]:
+    """Tell what cannot be avoided, and whether all settings have done the same."""
     lines = []
-    kept = sheet.find("mlp", "alone, heap kept")
+    kept = results.find("mlp", "alone, heap kept")
     for setting, what in (
         ("kadril", "DistributedOptimizer"),
         ("meeting", "ranks that only wait for each other"),
         ("least", "ranks that add up as many bytes where they are"),
     ):
-        ratio = sheet.ratio(sheet.find("mlp", setting), kept)
+        ratio = results.ratio(results.find("mlp", setting), kept)
         if ratio is not None:
             lines.append(
-                f"mlp, {what}: {ratio.value:.3g}x (rounds {ratio.p10:.3g}-{ratio.p90:.3g}) of a"
-                " step without communication in a process whose allocator keeps what is freed"
+                f"mlp, {what}: {show_times(ratio)} of a step without communication in a process"
+                " whose allocator keeps what is freed"
             )
     for workload, what in (("mlp", "parameters"), ("chain", "gradients")):
-        for setting, losses in sheet.facts["losses"][workload].items():
-            digests = sheet.facts["digests"][workload][setting]
+        for setting, losses in results.facts["losses"][workload].items():
+            digests = results.facts["digests"][workload][setting]
             are_same = len(set(digests)) == 1
             bits = "the same bits on all ranks" if are_same else "other bits on each rank"
             lines.append(
@@ -92,15 +93,12 @@ def describe_training(sheet: Sheet) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_claim(
-            sys.argv[1:],
-            program=Path(__file__).resolve(),
-            title="Training steps beside DDP on gloo",
-            num_ranks=NUM_RANKS,
-            num_rounds=30,
-            measure=measure,
-            check=check_bars,
-            describe=describe_training,
-        )
-    )
+    Claim(
+        theme="training",
+        title="Training steps beside DDP on gloo",
+        num_ranks=NUM_RANKS,
+        num_rounds=30,
+        measure=measure,
+        check=check_bars,
+        describe=describe_training,
+    ).main()

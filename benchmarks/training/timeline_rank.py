@@ -10,12 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from harness.program import leave_answer, read_words
+from harness.setting import Setting, time_settings
 from settings import KADRIL, make_trainer
 
 import kadril
 import kadril.torch as hvd
-from kadril.bench.program import leave_answer, read_words
-from kadril.bench.turns import Setting, take_turns
 
 
 def main() -> None:
@@ -34,8 +34,8 @@ def main() -> None:
         enter=lambda: hvd.start_timeline(path),
         leave=hvd.stop_timeline,
     )
-    samples = take_turns((off, on), num_rounds=words.rounds, barrier=world.transport.barrier)
-    leave_answer(words.directory, world.rank, samples)
+    samples = time_settings((off, on), num_rounds=words.rounds, barrier=world.transport.barrier)
+    leave_answer(words.directory, world.rank, {"samples": {"timeline": samples}})
     hvd.shutdown()
 
 

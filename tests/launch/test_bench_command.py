@@ -1,4 +1,4 @@
-"""`kadril bench` for real: crews of kadril and gloo, and of MPI where it is installed."""
+"""`kadril bench` for real: jobs of kadril and gloo, and of MPI where it is installed."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_figures_are_of_this_world(run: tuple[Result, Report]) -> None:
 def test_ranks_whose_turn_it_is_not_use_no_processor(run: tuple[Result, Report]) -> None:
     idle = run[1].idle
     assert set(idle) == {"kadril", "gloo"}
-    for crew in idle.values():
-        assert crew.wall > 0.2
-        assert crew.share < 0.05
+    for job in idle.values():
+        assert job.wall > 0.2
+        assert job.share < 0.05
 
 
 def test_the_report_can_be_believed(run: tuple[Result, Report]) -> None:
@@ -124,7 +124,7 @@ def test_the_table_is_printed(run: tuple[Result, Report]) -> None:
 
 
 def test_every_collective_gives_right_results(playground: Playground) -> None:
-    # The check before the first measurement raises in the crew where a result is wrong. Three
+    # The check before the first measurement raises in the job where a result is wrong. Three
     # ranks, since with two the next rank is the one before.
     result = bench(
         playground,

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 from bench_report import make_report
+from harness.check import check_files
 
 from kadril.bench.report import Idleness, Report
 from kadril.bench.rounds import Key
@@ -48,7 +49,8 @@ def report(num_ranks: int, kadril: float = 1.0, zero_copy: float = 0.9) -> Repor
 
 
 def states(reports: dict[int, Report], idle: Idleness | None) -> dict[str, str]:
-    return {bar.text: bar.state for bar in load("check_bars").check_bars(reports, idle)}
+    module = load("check_bars")
+    return {bar.text: bar.state for bar in module.check_bars(module.Found(reports, idle))}
 
 
 def test_all_reached() -> None:
@@ -82,21 +84,21 @@ def test_a_world_that_spins_is_not_idle() -> None:
 
 def test_results_are_written_and_read_again(tmp_path: Path) -> None:
     check_bars, run = load("check_bars"), load("run")
-    reports = {2: report(2), 4: report(4)}
-    bars = list(check_bars.check_bars(reports, IDLE))
-    path = run.write_results(tmp_path / "results", reports, IDLE, bars)
-    again, idle = check_bars.read_results(path)
-    assert idle == IDLE
-    assert list(check_bars.check_bars(again, idle)) == bars
+    found = check_bars.Found({2: report(2), 4: report(4)}, IDLE)
+    bars = list(check_bars.check_bars(found))
+    path = run.write_results(tmp_path / "results", found, bars)
+    again = check_bars.read_results(path)
+    assert again.idle == IDLE
+    assert list(check_bars.check_bars(again)) == bars
     page = path.with_suffix(".md").read_text()
     assert "| 2 ranks, 64 MiB: kadril at least 4x gloo |" in page
     assert page.count("## allreduce") == 4
-    assert check_bars.main([str(path)]) == 0
+    assert check_files([str(path)], check_bars.check_bars, check_bars.read_results) == 0
 
 
 def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_bars, run = load("check_bars"), load("run")
-    path = run.write_results(tmp_path, {2: report(2)}, IDLE, [])
-    assert check_bars.main([str(path)]) == 1
+    path = run.write_results(tmp_path, check_bars.Found({2: report(2)}, IDLE), [])
+    assert check_files([str(path)], check_bars.check_bars, check_bars.read_results) == 1
     assert "10 of 25 bars reached" in capsys.readouterr().out
-    assert check_bars.main([]) == 2
+    assert check_files([], check_bars.check_bars, check_bars.read_results) == 2

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_bench_sheet import load_check_bars, make_sheet
-
-from kadril.bench.memory_trace import MemoryTrace
-from kadril.bench.sheet import Series
+from harness.memory_trace import MemoryTrace
+from harness.results import Series
+from test_bench_results import BENCHMARKS, load_check_bars, make_results
 
 SIZE = 64 << 20  # so large that it is given back to the system when it is freed
 
 
 # In a process of its own: what earlier tests have left is freed at any time.
 TAKE_AND_GIVE_BACK = f"""
-import dataclasses, json
+import dataclasses, json, sys
 import torch
-from kadril.bench.memory_trace import rank_bytes, trace_phases
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from harness.memory_trace import rank_bytes, trace_phases
 
 held = []
 calls = {{
@@ -59,8 +59,8 @@ def test_a_picture_of_memory(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
         "import pathlib\n"
-        "from kadril.bench.memory_trace import MemoryTrace\n"
-        "from kadril.bench.plot import draw_memory\n"
+        "from harness.memory_trace import MemoryTrace\n"
+        "from harness.memory_plot import draw_memory\n"
         "trace = MemoryTrace(('forward', 'step'), [(0.0, 0.0), (1.5, 3e6), (2.0, 1e6)])\n"
         f"draw_memory({{'one': trace, 'two': trace}}, 'A title', pathlib.Path({str(path)!r}))\n"
     )
@@ -89,11 +89,11 @@ def bars_of(ours: float, peak: float, deepspeed: float | None = None) -> dict[st
             if deepspeed is not None:
                 times["DeepSpeed ZeRO-2"] = deepspeed
             series += [Series(workload, setting, [[time]]) for setting, time in times.items()]
-    sheet = make_sheet("sharded", *series, **memory_facts(ours, peak))
+    results = make_results("sharded", *series, **memory_facts(ours, peak))
     missing = {f"{each.workload}: DeepSpeed ZeRO-2": "no module" for each in series}
     if deepspeed is None:
-        sheet.missing.update(missing)  # type: ignore[attr-defined]
-    return {bar.text: bar.state for bar in load_check_bars("sharded").check_bars(sheet)}
+        results.missing.update(missing)  # type: ignore[attr-defined]
+    return {bar.text: bar.state for bar in load_check_bars("sharded").check_bars(results)}
 
 
 def test_the_bars_of_sharded_training() -> None:
@@ -119,7 +119,7 @@ def test_what_is_not_installed_has_no_bar() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    states = {bar.state for bar in load_check_bars("sharded").check_bars(make_sheet("sharded"))}
+    states = {bar.state for bar in load_check_bars("sharded").check_bars(make_results("sharded"))}
     assert states == {"not measured"}
 
 

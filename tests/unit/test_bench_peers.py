@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kadril.bench.peers import CREW_ENGINES, TITLES, PeerMissing, clean_environment, find_start
+from kadril.bench.peers import JOB_ENGINES, TITLES, PeerMissing, clean_environment, find_start
 
 SAYS = {
     "openmpi": "mpirun (Open MPI) 5.0.11",
@@ -25,28 +25,28 @@ def write_mpirun(directory: Path, text: str) -> Path:
 
 
 def test_every_engine_has_a_title() -> None:
-    assert {engine for engines in CREW_ENGINES.values() for engine in engines} == set(TITLES)
+    assert {engine for engines in JOB_ENGINES.values() for engine in engines} == set(TITLES)
 
 
-@pytest.mark.parametrize("crew", ["kadril", "gloo"])
-def test_kadril_and_gloo_are_started_alike(crew: str) -> None:
-    command, environment = find_start(crew, 3)
+@pytest.mark.parametrize("job", ["kadril", "gloo"])
+def test_kadril_and_gloo_are_started_alike(job: str) -> None:
+    command, environment = find_start(job, 3)
     assert command[:6] == (sys.executable, "-m", "kadril", "run", "-np", "3")
     assert command[-1] == sys.executable
     assert environment["OMP_NUM_THREADS"].isdecimal()
 
 
-@pytest.mark.parametrize("crew", ["openmpi", "mpich"])
+@pytest.mark.parametrize("job", ["openmpi", "mpich"])
 def test_the_variable_names_an_mpirun(
-    crew: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mpi4py")
-    mpirun = write_mpirun(tmp_path / "bin", SAYS[crew])
-    monkeypatch.setenv(f"KADRIL_BENCH_{crew.upper()}", str(mpirun))
-    assert find_start(crew, 2).command[-1] == sys.executable
+    mpirun = write_mpirun(tmp_path / "bin", SAYS[job])
+    monkeypatch.setenv(f"KADRIL_BENCH_{job.upper()}", str(mpirun))
+    assert find_start(job, 2).command[-1] == sys.executable
     python = mpirun.parent / "python"
     python.symlink_to(sys.executable)
-    command = find_start(crew, 2).command
+    command = find_start(job, 2).command
     assert command[:3] == (str(mpirun), "-n", "2")
     assert command[-1] == str(python), "mpi4py takes the MPI of the Python that runs it"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from kadril.bench.program import ProgramError, run_program
+from harness.program import ProgramError, run_program
 
 PROGRAM = """
 import os, sys
-from kadril.bench.program import leave_answer
+from harness.program import leave_answer
 
 rank = int(os.environ["KADRIL_RANK"])
 num_cores = len(os.sched_getaffinity(0))

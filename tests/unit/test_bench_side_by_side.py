@@ -6,16 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from kadril.bench.program import ProgramError, start_on_cores
-from kadril.bench.side_by_side import run_side_by_side
+from harness.program import ProgramError, start_on_cores
+from harness.side_by_side import run_side_by_side
 
 PROGRAM = """
 import os, sys
 import numpy as np
 import kadril
-from kadril.bench.program import leave_answer
-from kadril.bench.side_by_side import wait_for_turns
+from harness.program import leave_answer
+from harness.side_by_side import wait_for_turns
 
 directory, book, name = sys.argv[1:]
 world = kadril.init()

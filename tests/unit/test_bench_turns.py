@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 import pytest
-
-from kadril.bench.turns import Setting, slowest, take_turns
+from harness.setting import Setting, time_settings
+from harness.turns import slowest
 
 
 def record(log: list[str], word: str) -> object:
@@ -19,7 +19,7 @@ def test_another_begins_in_each_round() -> None:
         Setting(name, lambda name=name: record(log, name), num_warm_ups=0)  # type: ignore[misc]
         for name in "abc"
     ]
-    samples = take_turns(settings, num_rounds=4, barrier=lambda: None)
+    samples = time_settings(settings, num_rounds=4, barrier=lambda: None)
     assert "".join(log) == "abc" + "bca" + "cab" + "abc"
     assert {name: len(rounds) for name, rounds in samples.items()} == {"a": 4, "b": 4, "c": 4}
 
@@ -35,7 +35,7 @@ def test_what_happens_in_a_turn() -> None:
         enter=lambda: record(log, "enter"),
         leave=lambda: record(log, "leave"),
     )
-    samples = take_turns([setting], num_rounds=1, barrier=lambda: record(log, "barrier"))
+    samples = time_settings([setting], num_rounds=1, barrier=lambda: record(log, "barrier"))
     sample = ["barrier", "call", "call"]
     assert log == ["enter", "call", *sample, *sample, "leave"]
     assert [len(turn) for turn in samples["s"]] == [2]
@@ -43,9 +43,9 @@ def test_what_happens_in_a_turn() -> None:
 
 def test_a_sample_is_time_per_call_times_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 16.0])
-    monkeypatch.setattr("kadril.bench.turns.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("kadril.bench.timing.perf_counter", lambda: next(clock))
     setting = Setting("s", lambda: None, num_calls=3, scale=10.0)
-    assert take_turns([setting], num_rounds=1, barrier=lambda: None) == {"s": [[20.0]]}
+    assert time_settings([setting], num_rounds=1, barrier=lambda: None) == {"s": [[20.0]]}
 
 
 def test_a_turn_that_fails_is_left() -> None:
@@ -56,7 +56,7 @@ def test_a_turn_that_fails_is_left() -> None:
 
     setting = Setting("s", fail, leave=lambda: record(left, "left"))
     with pytest.raises(RuntimeError, match="no"):
-        take_turns([setting], num_rounds=1, barrier=lambda: None)
+        time_settings([setting], num_rounds=1, barrier=lambda: None)
     assert left == ["left"]
     assert gc.isenabled()
 

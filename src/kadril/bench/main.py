@@ -136,7 +136,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def clean_end() -> Iterator[None]:
-    """Let SIGTERM end the crews too, as Ctrl-C does."""
+    """Let SIGTERM end the jobs too, as Ctrl-C does."""
 
     def leave(signum: int, frame: FrameType | None) -> NoReturn:
         sys.exit(128 + signum)
@@ -161,10 +161,10 @@ def print_report(report: Report) -> None:
             print(f"  {name.removeprefix('engine ')}: {text}")
     for name, reason in report.missing.items():
         print(f"  without {name}: {reason}")
-    for crew, idle in report.idle.items():
+    for job, idle in report.idle.items():
         if idle.share > IDLE_SHARE:
             share = f"{idle.share:.0%} of a core each"
-            print(f"  idle ranks of {crew} used {share}, and so disturbed the others")
+            print(f"  idle ranks of {job} used {share}, and so disturbed the others")
 
 
 def main(argv: list[str]) -> int:

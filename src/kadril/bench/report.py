@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import kadril
@@ -16,7 +16,7 @@ from kadril.bench.figures import Ratio, Result, RoundResult
 from kadril.errors import ConfigError
 from kadril.observe.machine import look_at_machine
 
-__all__ = ["Idleness", "Report", "describe_surroundings"]
+__all__ = ["Idleness", "Report", "describe_surroundings", "encode_by_line"]
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "mpi4py")
@@ -24,7 +24,7 @@ PACKAGES = ("torch", "numpy", "mpi4py")
 
 @dataclasses.dataclass(frozen=True)
 class Idleness:
-    """What the ranks of a crew used while they had nothing to do.
+    """What the ranks of a job used while they had nothing to do.
 
     Attributes:
         cpu: seconds of processor time, of all its ranks together.
@@ -36,25 +36,25 @@ class Idleness:
 
     @property
     def share(self) -> float:
-        """Share of a core that one idle rank used."""
+        """Return the share of a core that one idle rank used."""
         return self.cpu / self.wall if self.wall else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A run.
+    """What a run of `kadril bench` found.
 
     Attributes:
         format: number of this layout of a report.
         date: when the run began, with time zone.
         command: how to run it again.
-        num_ranks: of every crew.
+        num_ranks: of every job.
         machine: see `kadril.observe.machine.Machine`.
         load: load average at the begin and at the end.
         versions: of Python, of packages, and what each engine calls itself.
         options: of the run.
         missing: peers, or collectives of a peer, that are not in here, and why.
-        idle: of each crew.
+        idle: of each job.
         results: see `figures.py`.
         ratios: see `figures.py`.
     """
@@ -73,19 +73,12 @@ class Report:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """As JSON, with one line for each result and each ratio."""
-        lines = []
-        for name, value in rounded(dataclasses.asdict(self)).items():
-            if name in ("results", "ratios"):
-                items = ",\n".join("  " + json.dumps(item) for item in value)
-                lines.append(f"{json.dumps(name)}: [\n{items}\n]")
-            else:
-                lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        """Return the report as JSON, with one line for each result and each ratio."""
+        return encode_by_line(dataclasses.asdict(self), {"results", "ratios"})
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """From what `to_json` gave.
+        """Read what `to_json` gave.
 
         Raises:
             ConfigError: it has another format.
@@ -100,15 +93,27 @@ class Report:
         return cls(
             **{
                 **fields,
-                "idle": {crew: Idleness(**idle) for crew, idle in fields["idle"].items()},
+                "idle": {job: Idleness(**idle) for job, idle in fields["idle"].items()},
                 "results": tuple(results),
                 "ratios": tuple(Ratio(**one) for one in fields["ratios"]),
             }
         )
 
 
+def encode_by_line(fields: Mapping[str, Any], long_fields: Container[str]) -> str:
+    """Return fields as JSON with a line for each of them, and for each item of a long one."""
+    lines = []
+    for name, value in rounded(fields).items():
+        if name in long_fields:
+            items = ",\n".join("  " + json.dumps(item) for item in value)
+            lines.append(f"{json.dumps(name)}: [\n{items}\n]")
+        else:
+            lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def rounded(value: Any) -> Any:
-    """The same with numbers of six digits: more is noise, and makes files large."""
+    """Return the same with numbers of six digits: more is noise, and makes files large."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -117,7 +122,7 @@ def rounded(value: Any) -> Any:
 
 
 def describe_surroundings() -> dict[str, Any]:
-    """Date, machine, load and versions, as the fields of a report; call it when a run begins."""
+    """Return date, machine, load and versions, as fields of a report; call it when a run begins."""
     versions = {"python": platform.python_version(), "kadril": kadril.__version__}
     for package in PACKAGES:
         try:

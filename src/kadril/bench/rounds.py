@@ -3,10 +3,9 @@
     round 1   allreduce 4 B   pinned     kadril  zero-copy  copy  gloo  openmpi
                               unpinned   kadril  zero-copy  copy  gloo  openmpi
               allreduce 64 K  pinned     ...
-    round 2   allreduce 4 B   pinned     zero-copy  copy  gloo  openmpi  kadril       another begins
+    round 2   allreduce 4 B   pinned     zero-copy  copy  gloo  openmpi  kadril
 
-A burst of noise so meets all engines on one task, and not one engine on all; and since rounds are
-far apart in time, it spoils one round and not the median.
+See `turns.py` for the order of a round, and why.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from kadril.bench.collectives import COLLECTIVES, whole_bytes
-from kadril.bench.crew import Crew, CrewError, TaskError
+from kadril.bench.job import Job, JobError, TaskError
 from kadril.bench.options import BenchOptions, format_size
 from kadril.bench.task import Task
+from kadril.bench.turns import order_of_round
 
 __all__ = ["Case", "Key", "Measurements", "Rounds", "list_cases"]
 
@@ -77,18 +77,18 @@ class Rounds:
     """The rounds of one run."""
 
     def __init__(
-        self, crews: Mapping[str, Crew], options: BenchOptions, tell: Callable[[str], None]
+        self, jobs: Mapping[str, Job], options: BenchOptions, tell: Callable[[str], None]
     ) -> None:
         self._options = options
         self._tell = tell
-        self._crews = {engine: crew for crew in crews.values() for engine in crew.engines}
+        self._jobs = {engine: job for job in jobs.values() for engine in job.engines}
         self._measured = Measurements({}, {}, {})
 
     def run(self) -> Measurements:
         """Measure everything.
 
         Raises:
-            CrewError: the crew of kadril failed. Where that of a peer does, it is noted, and the
+            JobError: the job of kadril failed. Where that of a peer does, it is noted, and the
                 others go on.
             TaskError: likewise.
         """
@@ -106,37 +106,34 @@ class Rounds:
     def _turns(self, case: Case, number: int) -> Iterator[Key]:
         """The engines in the order of this round, in each setting."""
         for setting in self._options.settings:
-            engines = [name for name in self._crews if applies(name, case.collective)]
-            first = number % len(engines)
-            for engine in engines[first:] + engines[:first]:
+            engines = [name for name in self._jobs if applies(name, case.collective)]
+            for engine in order_of_round(engines, number):
                 yield Key(*case, setting, engine)
 
     def _take(self, key: Key) -> None:
         """Let one engine take its turn."""
         label = f"{key.engine} {key.collective}"
-        if key.engine not in self._crews or label in self._measured.missing:
+        if key.engine not in self._jobs or label in self._measured.missing:
             return
-        crew = self._crews[key.engine]
+        job = self._jobs[key.engine]
         try:
             if key not in self._measured.tasks:
-                self._measured.tasks[key] = self._plan(key, crew)
-            samples = crew.do(self._measured.tasks[key])
-        except (CrewError, TaskError) as error:
-            if crew.name == "kadril":
+                self._measured.tasks[key] = self._plan(key, job)
+            samples = job.do(self._measured.tasks[key])
+        except (JobError, TaskError) as error:
+            if job.name == "kadril":
                 raise
             self._tell(str(error))
-            if isinstance(error, CrewError):
+            if isinstance(error, JobError):
                 self._measured.missing[key.engine] = str(error)
-                crew.close()  # what is left of it may spin
-                self._crews = {
-                    name: other for name, other in self._crews.items() if other is not crew
-                }
+                job.close()  # what is left of it may spin
+                self._jobs = {name: other for name, other in self._jobs.items() if other is not job}
             else:
                 self._measured.missing[label] = str(error)
             return
         self._measured.samples.setdefault(key, []).append(samples)
 
-    def _plan(self, key: Key, crew: Crew) -> Task:
+    def _plan(self, key: Key, job: Job) -> Task:
         """Check the result, and find out how many samples fit into the time for one measurement."""
         touch = COLLECTIVES[key.collective].is_sized and self._options.touches(key.num_bytes)
         task = Task(
@@ -150,7 +147,7 @@ class Rounds:
             memory=self._options.memory,
             check=True,
         )
-        call_seconds = min(crew.do(task))
+        call_seconds = min(job.do(task))
         num_calls = 1 if touch else clamp(BATCH_SECONDS / call_seconds, 1, MAX_CALLS)
         sample_seconds = num_calls * call_seconds + BARRIER_SECONDS
         if touch:

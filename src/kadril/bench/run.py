@@ -1,4 +1,4 @@
-"""One run: start the crews, let them take turns, end them, report."""
+"""One run: start the jobs, let them take turns, end them, report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from kadril.bench.crew import Crew, CrewError
 from kadril.bench.figures import make_ratios, make_results
+from kadril.bench.job import Job, JobError
 from kadril.bench.options import PEERS, BenchOptions
 from kadril.bench.peers import PeerMissing, find_start
 from kadril.bench.report import Idleness, Report, describe_surroundings
@@ -29,19 +29,19 @@ def run_bench(
         tell: is given what happens, line by line.
 
     Raises:
-        CrewError: kadril itself, or a peer that was asked for by name, cannot be measured.
+        JobError: kadril itself, or a peer that was asked for by name, cannot be measured.
         PeerMissing: a peer that was asked for by name is not installed.
     """
     surroundings = describe_surroundings()
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        crews = start_crews(options, missing, tell, stack)
-        measured = Rounds(crews, options, tell).run()
-        for crew in crews.values():
-            if crew.name not in measured.missing:
-                crew.rest()
-        idle = {name: Idleness(crew.idle_cpu, crew.idle_wall) for name, crew in crews.items()}
-        named = {name: text for crew in crews.values() for name, text in crew.versions.items()}
+        jobs = start_jobs(options, missing, tell, stack)
+        measured = Rounds(jobs, options, tell).run()
+        for job in jobs.values():
+            if job.name not in measured.missing:
+                job.rest()
+        idle = {name: Idleness(job.idle_cpu, job.idle_wall) for name, job in jobs.items()}
+        named = {name: text for job in jobs.values() for name, text in job.versions.items()}
     results = make_results(measured, options.num_ranks)
     return Report(
         date=surroundings["date"],
@@ -58,13 +58,13 @@ def run_bench(
     )
 
 
-def start_crews(
+def start_jobs(
     options: BenchOptions,
     missing: dict[str, str],
     tell: Callable[[str], None],
     stack: contextlib.ExitStack,
-) -> dict[str, Crew]:
-    """Start all crews at once and wait until they are ready; those that cannot be had are noted."""
+) -> dict[str, Job]:
+    """Start all jobs at once and wait until they are ready; those that cannot be had are noted."""
     starts = {"kadril": find_start("kadril", options.num_ranks)}
     for name in PEERS if options.peers is None else options.peers:
         try:
@@ -74,20 +74,20 @@ def start_crews(
                 raise
             note(missing, name, error, tell)
     tell("starting the ranks")
-    crews: dict[str, Crew] = {}
+    jobs: dict[str, Job] = {}
     for name, start in starts.items():
-        crews[name] = Crew(name, start, options.num_ranks)
-        stack.callback(crews[name].close)
-    for name, crew in list(crews.items()):
+        jobs[name] = Job(name, start, options.num_ranks)
+        stack.callback(jobs[name].close)
+    for name, job in list(jobs.items()):
         try:
-            crew.await_ranks()
-        except CrewError as error:
+            job.await_ranks()
+        except JobError as error:
             if name == "kadril" or options.peers is not None:
                 raise
             note(missing, name, error, tell)
-            crew.close()
-            del crews[name]
-    return crews
+            job.close()
+            del jobs[name]
+    return jobs
 
 
 def note(

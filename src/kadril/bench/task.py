@@ -1,4 +1,4 @@
-"""What the driver tells a crew to do, and what each rank answers."""
+"""What the driver tells a job to do, and what each rank answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Answer", "Task"]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One measurement by one crew.
+    """One measurement by one job.
 
     Attributes:
-        engine: which engine of the crew.
+        engine: which engine of the job.
         collective: name of the collective.
         num_bytes: its size.
         num_calls: calls per sample, timed together.

@@ -23,25 +23,30 @@ def take_samples(
     call: Callable[[], object],
     *,
     barrier: Callable[[], object],
-    touch: Callable[[], object] | None,
     num_calls: int,
     num_samples: int,
+    num_warm_ups: int | None = None,
+    touch: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Seconds per call of each sample, as this rank sees it.
+    """Return the seconds per call of each sample, as this rank sees it.
 
     Args:
-        call: the collective.
+        call: what is timed.
         barrier: lets all ranks start together.
-        touch: done before each sample, outside of the timed part.
         num_calls: calls per sample.
         num_samples: number of samples.
+        num_warm_ups: calls before the first sample; as many as are in one, but at least two, where
+            None.
+        touch: done before each sample, outside of the timed part.
     """
     seconds = []
     calls = range(num_calls)
+    if num_warm_ups is None:
+        num_warm_ups = max(num_calls, NUM_WARM_UPS)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(max(num_calls, NUM_WARM_UPS)):
+        for _ in range(num_warm_ups):
             call()
         for _ in range(num_samples):
             if touch is not None:

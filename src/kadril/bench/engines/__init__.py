@@ -1,6 +1,6 @@
 """The engines that are measured; one file each, a new engine is a new file.
 
-A crew is a set of processes, one per rank; the engines of one crew share them.
+A job is a set of processes, one per rank; the engines of one job share them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "open_engines"]
 
 
-def open_engines(crew: str, world: World) -> dict[str, Engine]:
-    """The engines of a crew, on one of its ranks; collective over its world.
+def open_engines(job: str, world: World) -> dict[str, Engine]:
+    """The engines of a job, on one of its ranks; collective over its world.
 
     Each is imported here, so that a rank loads its own and no other.
     """
-    if crew == "kadril":
+    if job == "kadril":
         from kadril.bench.engines.memory_copy import CopyEngine
         from kadril.bench.engines.own import KadrilEngine
 
@@ -29,10 +29,10 @@ def open_engines(crew: str, world: World) -> dict[str, Engine]:
             "zero-copy": KadrilEngine(world, zero_copy=True),
             "copy": CopyEngine(),
         }
-    if crew == "gloo":
+    if job == "gloo":
         from kadril.bench.engines.gloo import GlooEngine
 
         return {"gloo": GlooEngine(world)}
     from kadril.bench.engines.mpi import MpiEngine
 
-    return {crew: MpiEngine(crew, world)}
+    return {job: MpiEngine(job, world)}

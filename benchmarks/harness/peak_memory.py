@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["peak_growth"]
+__all__ = ["peak_growth", "status_bytes"]
 
 # Resets the high-water mark of resident memory; see proc(5).
 RESET_PEAK = "5"
 
 
 def peak_growth(call: Callable[[], object]) -> int:
-    """Most bytes of resident memory during a call, beyond those before it.
+    """Return the most bytes of resident memory during a call, beyond those before it.
 
     Resident memory is what the kernel sees: freed memory that the allocator keeps counts. So run
     with `MALLOC_MMAP_THRESHOLD_=65536` in the environment, with which glibc gives every large block
@@ -25,7 +25,7 @@ def peak_growth(call: Callable[[], object]) -> int:
 
 
 def status_bytes(field: str) -> int:
-    """A field of /proc/self/status that is in kB."""
+    """Return a field of /proc/self/status that is in kB, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:

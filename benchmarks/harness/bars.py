@@ -8,7 +8,15 @@ from typing import NamedTuple
 from kadril.bench.figures import percentile
 from kadril.bench.table import format_seconds
 
-__all__ = ["Bar", "Spread", "at_least", "at_most", "print_bars", "show_seconds"]
+__all__ = [
+    "Bar",
+    "Spread",
+    "at_least",
+    "at_most",
+    "print_bars",
+    "show_seconds",
+    "show_times",
+]
 
 
 class Bar(NamedTuple):
@@ -39,12 +47,12 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of some values, of which there is at least one."""
+        """Return the spread of some values, of which there is at least one."""
         return cls(*(percentile(values, share) for share in (0.5, 0.1, 0.9)))
 
 
 def at_least(text: str, found: Spread | None, least: float) -> Bar:
-    """A bar for a ratio that must be reached; `found` is None where nothing was measured."""
+    """Return the bar of a ratio that must be reached; `found` is None where it was not measured."""
     if found is None:
         return Bar(text, "", "not measured")
     return Bar(text, show_times(found), "reached" if found.value >= least else "missed")
@@ -53,7 +61,7 @@ def at_least(text: str, found: Spread | None, least: float) -> Bar:
 def at_most(
     text: str, found: Spread | None, most: float, show: Callable[[Spread], str] | None = None
 ) -> Bar:
-    """A bar that must not be passed, for a ratio or for anything that `show` can show."""
+    """Return the bar of a ratio that must not be exceeded, or of anything that `show` can show."""
     if found is None:
         return Bar(text, "", "not measured")
     measured = (show or show_times)(found)
@@ -61,18 +69,18 @@ def at_most(
 
 
 def show_times(ratio: Spread) -> str:
-    """A ratio as text."""
+    """Return a ratio as text."""
     return f"{ratio.value:.3g}x (rounds {ratio.p10:.3g}-{ratio.p90:.3g})"
 
 
 def show_seconds(seconds: Spread) -> str:
-    """A time as text."""
+    """Return a time as text."""
     value, p10, p90 = map(format_seconds, seconds)
     return f"{value} (p10-p90 {p10} to {p90})"
 
 
 def print_bars(bars: Sequence[Bar]) -> bool:
-    """Print one line per bar, and tell whether all were reached."""
+    """Print one line per bar, and return whether all were reached."""
     width = max(len(bar.text) for bar in bars)
     for bar in bars:
         print(f"{bar.state:<12}  {bar.text:<{width}}  {bar.measured}")

@@ -28,12 +28,16 @@ __all__ = [
 ]
 
 
+# Where ranks find the harness.
+BENCHMARKS = Path(__file__).resolve().parents[1]
+
+
 class ProgramError(KadrilError):
     """The program failed; what it said is on stderr."""
 
 
 def start_on_cores(num_ranks: int, python: str = sys.executable) -> Start:
-    """Start ranks by `kadril run`, each held on a core.
+    """Return how to start ranks by `kadril run`, each held on a core.
 
     Args:
         num_ranks: how many.
@@ -75,6 +79,8 @@ class RunningProgram:
             prepare(self.directory)
         command = [*start.command, os.fspath(program), self.directory, *arguments]
         environment = {**start.environment, "OMP_NUM_THREADS": "1"}
+        paths = [str(BENCHMARKS), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self._process = subprocess.Popen(command, env=environment)
 
     def __enter__(self) -> RunningProgram:
@@ -88,11 +94,11 @@ class RunningProgram:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the program has ended."""
         return self._process.poll() is not None
 
     def wait(self, timeout: float) -> list[dict[str, Any]]:
-        """What each rank left, by rank, once it has ended.
+        """Wait until it has ended, and return what each rank left, by rank.
 
         Raises:
             ProgramError: the program failed, or took longer than `timeout` seconds.
@@ -115,7 +121,7 @@ def run_program(
     timeout: float,
     start: Start | None = None,
 ) -> list[dict[str, Any]]:
-    """What each rank left, by rank.
+    """Run a program, and return what each rank left, by rank.
 
     Args:
         program: a Python program.
@@ -132,7 +138,7 @@ def run_program(
 
 
 def read_words() -> argparse.Namespace:
-    """What a rank is told that times several settings: `directory` and `rounds`."""
+    """Return what a rank is told that times several settings: `directory` and `rounds`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
     parser.add_argument("--rounds", type=int, required=True)
@@ -145,5 +151,5 @@ def leave_answer(directory: str, rank: int, answer: dict[str, Any]) -> None:
 
 
 def answer_path(directory: str, rank: int) -> Path:
-    """Where a rank leaves its answer."""
+    """Return where a rank leaves its answer."""
     return Path(directory) / f"rank.{rank}.json"

@@ -3,7 +3,7 @@
     program     alone    kadril   DDP         round 1    alone    kadril   DDP
     processes   2        2        2           round 2    kadril   DDP      alone
 
-As with settings in the same processes (turns.py), a burst of noise meets all settings of a round.
+As with settings in the same processes (setting.py), a burst of noise meets all settings of a round.
 But what one does to its process, such as the allocator's habits, does nothing to the others: each
 runs as it would by itself. Whoever has no turn sleeps.
 
@@ -16,26 +16,30 @@ Between the parent and rank 0 of each program are two pipes in the directory of 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.program import ProgramError, RunningProgram
+from harness.results import Measured, Series
+from harness.setting import Setting, time_turn
+from harness.turns import Samples, slowest, take_turns
 from kadril.bench.peers import Start
-from kadril.bench.program import ProgramError, RunningProgram
-from kadril.bench.turns import Samples, Setting, slowest, take_turn
 from kadril.world import World
 
 __all__ = [
     "Answers",
     "run_side_by_side",
+    "slowest_rounds",
     "take_own_turns",
-    "time_side_by_side",
+    "time_workload",
     "wait_for_turns",
 ]
 
@@ -45,7 +49,7 @@ Answers = list[dict[str, Any]]
 LOOK_AGAIN = 0.2  # seconds between two looks at whether a program is still there
 
 
-class Guest:
+class WaitingProgram:
     """A program that waits for its turns, as the parent sees it; to be used as a context."""
 
     def __init__(self, running: RunningProgram) -> None:
@@ -55,7 +59,7 @@ class Guest:
         self._turns = os.open(directory / "turns", os.O_RDWR)
         self._done = os.open(directory / "done", os.O_RDWR)
 
-    def __enter__(self) -> Guest:
+    def __enter__(self) -> WaitingProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +97,7 @@ class Guest:
 
 
 def make_pipes(directory: str) -> None:
-    """Make both."""
+    """Make both pipes in the directory of the answers."""
     for name in ("turns", "done"):
         os.mkfifo(Path(directory) / name)
 
@@ -107,7 +111,7 @@ def run_side_by_side(
     timeout: float,
     starts: Mapping[str, Start] | None = None,
 ) -> dict[str, Answers]:
-    """Let all settings of a program take turns; what their ranks left, by setting.
+    """Let all settings of a program take turns; return what their ranks left, by setting.
 
     A program that ends before its first turn has none; what it left says why.
 
@@ -123,7 +127,7 @@ def run_side_by_side(
         ProgramError: a program failed, or took too long.
     """
     with contextlib.ExitStack() as stack:
-        guests: dict[str, Guest] = {}
+        programs: dict[str, WaitingProgram] = {}
         for name, arguments in settings.items():
             running = RunningProgram(
                 program,
@@ -132,18 +136,20 @@ def run_side_by_side(
                 start=(starts or {}).get(name),
                 prepare=make_pipes,
             )
-            guests[name] = stack.enter_context(Guest(stack.enter_context(running)))
-        ready = [guest for guest in guests.values() if guest.await_done(timeout)]
-        for number in range(num_rounds):
-            first = number % len(ready) if ready else 0
-            for guest in (*ready[first:], *ready[:first]):
-                guest.take_turn(timeout)
-        for guest in guests.values():
-            guest.let_go()
-        return {name: guest.running.wait(timeout) for name, guest in guests.items()}
+            programs[name] = stack.enter_context(WaitingProgram(stack.enter_context(running)))
+        takers = {
+            name: partial(waiting.take_turn, timeout)
+            for name, waiting in programs.items()
+            if waiting.await_done(timeout)
+        }
+        take_turns(takers, num_rounds)
+        for waiting in programs.values():
+            waiting.let_go()
+        return {name: waiting.running.wait(timeout) for name, waiting in programs.items()}
 
 
-def time_side_by_side(
+def time_workload(
+    workload: str,
     program: Path,
     settings: Mapping[str, Sequence[str]],
     *,
@@ -152,13 +158,14 @@ def time_side_by_side(
     num_starts: int,
     timeout: float,
     starts: Mapping[str, Start] | None = None,
-) -> tuple[Samples, dict[str, str]]:
-    """Rounds of all settings in several sets of processes; and why some have none.
+) -> Measured:
+    """Time all settings of a workload in several sets of processes.
 
     What lies where in a heap is a matter of luck, and stays for as long as a process does. The
     first round of each set is left out: processes have not found their pace by then.
 
     Args:
+        workload: its name.
         program: leaves its `rounds`, or why they are `missing`.
         settings: see `run_side_by_side`, also for the other arguments.
         num_ranks: of each program.
@@ -170,6 +177,7 @@ def time_side_by_side(
     Raises:
         ProgramError: a program failed, or took too long.
     """
+    print(workload, file=sys.stderr, flush=True)
     timed: Samples = {}
     missing: dict[str, str] = {}
     for number in range(min(num_starts, num_rounds)):
@@ -183,15 +191,20 @@ def time_side_by_side(
         )
         for setting, answers in found.items():
             if "missing" in answers[0]:
-                missing[setting] = answers[0]["missing"]
+                missing[f"{workload}: {setting}"] = answers[0]["missing"]
                 continue
-            rounds = slowest([{setting: one["rounds"]} for one in answers])[setting]
-            timed.setdefault(setting, []).extend(rounds[1:])
-    return timed, missing
+            timed.setdefault(setting, []).extend(slowest_rounds(answers)[1:])
+    series = [Series(workload, setting, rounds) for setting, rounds in timed.items()]
+    return Measured(series, missing=missing)
+
+
+def slowest_rounds(answers: Answers) -> list[list[float]]:
+    """Return the `rounds` of a program, each sample as its slowest rank saw it."""
+    return slowest([{"": one["rounds"]} for one in answers])[""]
 
 
 def take_own_turns(directory: str, world: World, setting: Setting) -> list[list[float]]:
-    """The samples of this program, turn by turn, as this rank sees them; collective.
+    """Return the samples of this program, turn by turn, as this rank sees them. Collective.
 
     Args:
         directory: of the answers.
@@ -205,20 +218,19 @@ def take_own_turns(directory: str, world: World, setting: Setting) -> list[list[
         world.transport.broadcast(number, 0)
         return int(number[0])
 
-    rounds = []
-    for _ in wait_for_turns(directory, world.rank, tell_all):
-        gc.collect()
-        rounds.append(take_turn(setting, world.transport.barrier))
-    return rounds
+    return [
+        time_turn(setting, world.transport.barrier)
+        for _ in wait_for_turns(directory, world.rank, tell_all)
+    ]
 
 
 def wait_for_turns(directory: str, rank: int, tell_all: Callable[[int], int]) -> Iterator[int]:
-    """Turns of this program, one after the other; on every rank.
+    """Yield the numbers of the turns of this program as they come; on every rank.
 
     Args:
         directory: of the answers.
         rank: of this process.
-        tell_all: gives all ranks the number that rank 0 has; collective.
+        tell_all: returns the number that rank 0 has on all ranks; collective.
     """
     pipes = Path(directory)
     number = 0

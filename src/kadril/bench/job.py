@@ -1,6 +1,6 @@
-"""A crew: the rank processes of one engine or more, as the driver sees them.
+"""A job: the rank processes of one engine or more, as the driver sees them.
 
-The crew is started once. Between tasks its ranks sleep in a read from their links, so that a peer
+The job is started once. Between tasks its ranks sleep in a read from their links, so that a peer
 that would spin inside its own wait takes no core from the one that is measured.
 """
 
@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import IO, Any
 
 from kadril.bench.link import Link, LinkLost, is_own, listen, make_address
-from kadril.bench.peers import CREW_ENGINES, TITLES, Start
+from kadril.bench.peers import JOB_ENGINES, TITLES, Start
 from kadril.bench.task import Answer, Task
 from kadril.errors import KadrilError
 
-__all__ = ["Crew", "CrewError", "TaskError"]
+__all__ = ["Job", "JobError", "TaskError"]
 
 START_TIMEOUT = 120.0
 TASK_TIMEOUT = 180.0
@@ -27,22 +27,22 @@ END_TIMEOUT = 10.0
 LINES_SHOWN = 12
 
 
-class CrewError(KadrilError):
-    """A crew could not be started, or came to grief; it is of no more use."""
+class JobError(KadrilError):
+    """A job could not be started, or has failed; it is of no more use."""
 
 
 class TaskError(KadrilError):
-    """A task cannot be done, by none of the ranks; the crew is well."""
+    """No rank can do a task; the job goes on."""
 
 
-class Crew:
-    """One crew.
+class Job:
+    """The ranks of one launcher, as the driver sees them.
 
     Attributes:
-        name: of the crew; see `peers.py`.
+        name: of the job; see `peers.py`.
         versions: what its engines call themselves.
         idle_cpu: processor seconds that its ranks used, all together, when they had nothing to do.
-        idle_wall: how many seconds that were, over all ranks.
+        idle_wall: how many seconds they had nothing to do, summed over all ranks.
     """
 
     def __init__(self, name: str, start: Start, num_ranks: int) -> None:
@@ -52,7 +52,7 @@ class Crew:
         self.idle_cpu = 0.0
         self.idle_wall = 0.0
         self._links: list[Link] = []
-        self._is_well = True
+        self._is_usable = True
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         address = make_address()
         self._listener: socket.socket = listen(address)
@@ -62,19 +62,19 @@ class Crew:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the driver, who ends the crew
+            start_new_session=True,  # Ctrl-C is for the driver, who ends the job
         )
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Names of its engines."""
-        return CREW_ENGINES[self.name]
+        """Return the names of its engines."""
+        return JOB_ENGINES[self.name]
 
     def await_ranks(self) -> None:
         """Wait until all ranks are there and ready.
 
         Raises:
-            CrewError: they did not come, or one said why it cannot work.
+            JobError: they did not come, or one said why it cannot work.
         """
         deadline = time.monotonic() + START_TIMEOUT
         try:
@@ -83,13 +83,13 @@ class Crew:
             for link in links:
                 hello = self._listen_to(link, deadline)
                 if "error" in hello:
-                    raise self._grief(hello["error"])
+                    raise self._failure(hello["error"])
                 ranked[hello["rank"]] = link
                 self.versions = hello["versions"]
             if len(ranked) != self.num_ranks:
-                raise self._grief(f"its ranks call themselves {sorted(ranked)}")
+                raise self._failure(f"its ranks call themselves {sorted(ranked)}")
         except LinkLost as error:
-            raise self._grief(str(error)) from None
+            raise self._failure(str(error)) from None
         finally:
             self._listener.close()
 
@@ -103,23 +103,23 @@ class Crew:
                     return self._links[-1]
                 sock.close()
             if self._process.poll() is not None:
-                raise self._grief(
+                raise self._failure(
                     f"it ended with code {self._process.returncode} before it was ready"
                 )
             if time.monotonic() > deadline:
-                raise self._grief(f"its ranks did not come within {START_TIMEOUT:g} s")
+                raise self._failure(f"its ranks did not come within {START_TIMEOUT:g} s")
 
     def do(self, task: Task) -> list[float]:
-        """Do a task and give its samples: seconds per call, each the longest of all ranks.
+        """Do a task and return its samples: seconds per call, each the longest of all ranks.
 
         Raises:
-            CrewError: a rank is gone, hangs, or ranks disagree on whether the task can be done.
-            TaskError: all ranks say that it cannot be done; the crew goes on.
+            JobError: a rank is gone, hangs, or ranks disagree on whether the task can be done.
+            TaskError: all ranks say that it cannot be done; the job goes on.
         """
         return self._collect({"do": "measure", **task.to_json()})
 
     def rest(self) -> None:
-        """Do nothing, which brings `idle_cpu` up to date. Raises as `do`."""
+        """Do nothing, which brings `idle_cpu` up to date; raises what `do` raises."""
         self._collect({"do": "rest"})
 
     def _collect(self, message: dict[str, Any]) -> list[float]:
@@ -129,13 +129,13 @@ class Crew:
                 link.send(message)
             answers = [Answer.from_json(self._listen_to(link, deadline)) for link in self._links]
         except LinkLost as error:
-            raise self._grief(f"{error}, in {message}") from None
+            raise self._failure(f"{error}, in {message}") from None
         self.idle_cpu += sum(answer.idle_cpu for answer in answers)
         self.idle_wall += sum(answer.idle_wall for answer in answers)
         errors = [answer.error for answer in answers if answer.error]
         if errors:
             if len(errors) < self.num_ranks:
-                raise self._grief(f"{errors[0]}, on some ranks only, in {message}")
+                raise self._failure(f"{errors[0]}, on some ranks only, in {message}")
             raise TaskError(errors[0])
         samples = zip(*(answer.seconds for answer in answers), strict=True)
         return [max(sample) for sample in samples]
@@ -143,22 +143,22 @@ class Crew:
     def _listen_to(self, link: Link, deadline: float) -> dict[str, Any]:
         return link.receive(max(deadline - time.monotonic(), 0.001))
 
-    def _grief(self, reason: str) -> CrewError:
-        """The error that ends this crew, with the last lines of its output."""
-        self._is_well = False
+    def _failure(self, reason: str) -> JobError:
+        """Return the error that ends this job, with the last lines of its output."""
+        self._is_usable = False
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").splitlines()[-LINES_SHOWN:]
         shown = "".join(f"\n    {line}" for line in lines)
-        return CrewError(f"the crew of {TITLES[self.name]} failed: {reason}{shown}")
+        return JobError(f"the ranks of {TITLES[self.name]} failed: {reason}{shown}")
 
     def close(self) -> None:
         """End all processes."""
         self._listener.close()
-        if self._is_well:
+        if self._is_usable:
             for link in self._links:
                 with suppress(LinkLost):
                     link.send({"do": "quit"})
-        if not self._is_well or not self._ends_within(END_TIMEOUT):
+        if not self._is_usable or not self._ends_within(END_TIMEOUT):
             # A rank whose link is closed ends, whatever it is doing, and its launcher after it.
             for link in self._links:
                 link.close()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
-from kadril.bench.peak_memory import status_bytes
+from harness.peak_memory import status_bytes
 
 __all__ = ["MemoryTrace", "rank_bytes", "trace_phases"]
 
@@ -17,7 +17,7 @@ INTERVAL = 5e-4
 
 
 def rank_bytes(num_ranks: int) -> float:
-    """Resident memory of this process, of which what all ranks of the host share counts in parts.
+    """Return the resident memory of this process; what ranks share is divided by their number.
 
     Files that are mapped, such as libraries, do not count.
     """
@@ -26,7 +26,7 @@ def rank_bytes(num_ranks: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryTrace:
-    """What was seen.
+    """The memory of a rank over some phases.
 
     Attributes:
         phases: names of the phases, in order.
@@ -38,12 +38,12 @@ class MemoryTrace:
 
     @property
     def peak(self) -> float:
-        """Most bytes at any time."""
+        """Return the most bytes at any time."""
         return max(num_bytes for _, num_bytes in self.samples)
 
 
 class Watcher:
-    """Looks at the memory in a thread, until told to stop."""
+    """A thread that takes samples of the memory, until told to stop."""
 
     def __init__(self, num_ranks: int) -> None:
         self.seen: list[tuple[float, float]] = []
@@ -52,7 +52,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="kadril.bench", daemon=True)
 
     def look(self) -> float:
-        """Take a sample; give the time of it."""
+        """Take a sample; return the time of it."""
         time = perf_counter()
         self.seen.append((time, rank_bytes(self._num_ranks)))
         return time

@@ -1,6 +1,7 @@
 """A results file: what was measured in turns, and everything one must know to believe it.
 
-`report.py` is the same for `kadril bench`, whose figures have a collective, a size and a pinning.
+`kadril.bench.report` is the same for `kadril bench`, whose figures have a collective, a size and a
+pinning.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kadril.bench.bars import Bar, Spread
+from harness.bars import Bar, Spread
 from kadril.bench.figures import percentile
-from kadril.bench.report import rounded
+from kadril.bench.report import Report, encode_by_line
 from kadril.bench.table import format_seconds
 from kadril.errors import ConfigError
 
-__all__ = ["Series", "Sheet"]
+__all__ = ["Measured", "Results", "Series", "bar_table", "describe_run", "results_path"]
 
 FORMAT = 1
 
@@ -40,23 +41,48 @@ class Series:
     note: str = ""
 
     def percentile(self, share: float) -> float:
-        """Of all samples of all rounds."""
+        """Return a percentile of all samples of all rounds."""
         return percentile((value for one in self.rounds for value in one), share)
 
     @property
     def p50(self) -> float:
-        """The median of all samples."""
+        """Return the median of all samples."""
         return self.percentile(0.5)
 
     @property
     def spread(self) -> Spread:
-        """The median of all samples, and the 10th and 90th percentile of all samples."""
+        """Return the median, and the 10th and 90th percentile, of all samples."""
         return Spread(self.p50, self.percentile(0.1), self.percentile(0.9))
 
 
 @dataclasses.dataclass(frozen=True)
-class Sheet:
-    """A run.
+class Measured:
+    """What a measurement gave, to be put into a results file.
+
+    Attributes:
+        series: samples.
+        facts: what else was found out.
+        missing: settings that could not be measured, and why.
+    """
+
+    series: Sequence[Series]
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    missing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def join(cls, parts: Iterable[Measured]) -> Measured:
+        """Return several as one."""
+        joined = list(parts)
+        return cls(
+            [series for part in joined for series in part.series],
+            {name: fact for part in joined for name, fact in part.facts.items()},
+            {name: reason for part in joined for name, reason in part.missing.items()},
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The results of a run, as they stand in a file.
 
     Attributes:
         theme: folder of the benchmark, and first word of the file's name.
@@ -86,12 +112,12 @@ class Sheet:
     format: int = FORMAT
 
     def find(self, workload: str, *settings: str) -> Series | None:
-        """The fastest of some settings at a workload, or None if none was measured."""
+        """Return the fastest of some settings at a workload, or None if none was measured."""
         found = [s for s in self.series if s.workload == workload and s.setting in settings]
         return min(found, key=lambda series: series.p50, default=None)
 
     def ratio(self, above: Series | None, below: Series | None) -> Spread | None:
-        """How many times as long one takes as the other: the median over ratios of each round.
+        """Return how many times as long one takes as the other: the median of the rounds' ratios.
 
         Rounds are the pairs that noise cannot tear apart: what is slow for a second is slow for
         both.
@@ -102,30 +128,23 @@ class Sheet:
         return Spread.of([percentile(one, 0.5) / percentile(other, 0.5) for one, other in pairs])
 
     def to_json(self) -> str:
-        """As JSON, with one line for each series."""
-        lines = []
-        for name, value in rounded(dataclasses.asdict(self)).items():
-            if name == "series":
-                items = ",\n".join("  " + json.dumps(item) for item in value)
-                lines.append(f"{json.dumps(name)}: [\n{items}\n]")
-            else:
-                lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        """Return the results as JSON, with one line for each series."""
+        return encode_by_line(dataclasses.asdict(self), {"series"})
 
     @classmethod
-    def from_json(cls, text: str) -> Sheet:
-        """From what `to_json` gave.
+    def read(cls, path: Path) -> Results:
+        """Read a file that `write` wrote.
 
         Raises:
             ConfigError: it has another format.
         """
-        fields = json.loads(text)
+        fields = json.loads(path.read_text())
         if fields.get("format") != FORMAT or "theme" not in fields:
-            raise ConfigError(f"this is not a results sheet in format {FORMAT}")
+            raise ConfigError(f"{path} is not a results file in format {FORMAT}")
         return cls(**{**fields, "series": tuple(Series(**one) for one in fields["series"])})
 
     def write(self, directory: Path, bars: Iterable[Bar], notes: Iterable[str] = ()) -> Path:
-        """Write raw figures as JSON, tables and bars as Markdown; give the path of the former."""
+        """Write raw figures as JSON, tables and bars as Markdown; return the path of the former."""
         path = self.path_in(directory)
         directory.mkdir(exist_ok=True, parents=True)
         path.write_text(self.to_json())
@@ -133,26 +152,18 @@ class Sheet:
         return path
 
     def path_in(self, directory: Path) -> Path:
-        """Where the raw figures go."""
-        cpu = re.sub(r"[^a-z0-9]+", "-", self.machine["cpu"].lower()).strip("-")
-        date = self.date.partition("T")[0]
-        return directory / f"{self.theme}-{cpu}-{len(self.machine['cores'])}-cores-{date}.json"
+        """Return where the raw figures go."""
+        return results_path(directory, self.theme, self.machine, self.date)
 
     def page(self, bars: Iterable[Bar], notes: Iterable[str] = ()) -> list[str]:
-        """The lines of the Markdown file."""
-        machine, load = self.machine, self.load
+        """Return the lines of the Markdown file."""
         lines = [
             f"# {self.title}",
             "",
-            f"- {self.num_ranks} ranks: `{self.command}`, {self.date}",
-            f"- machine: {machine['cpu']}, {len(machine['cores'])} cores,"
-            f" {machine['memory'] / 2**30:.1f} GiB, {machine['kernel']}, {machine['libc']}",
-            f"- load average: {load['begin'][0]:.2f} at the begin, {load['end'][0]:.2f} at the end",
-            f"- versions: {', '.join(f'{name} {text}' for name, text in self.versions.items())}",
-            *(f"- without {name}: {reason}" for name, reason in self.missing.items()),
+            *describe_run(self),
             *(f"- {note}" for note in notes),
-            *("", "## Bars", "", "| bar | measured | |", "|---|---|---|"),
-            *(f"| {bar.text} | {bar.measured} | {bar.state} |" for bar in bars),
+            "",
+            *bar_table(bars),
         ]
         for workload in dict.fromkeys(series.workload for series in self.series):
             lines += ["", f"## {workload}", "", "| setting | p50 | p10 | p90 | rounds | |"]
@@ -163,3 +174,36 @@ class Sheet:
                     row = f"{series.setting} | {times} | {len(series.rounds)} | {series.note}"
                     lines.append(f"| {row} |")
         return lines
+
+
+def results_path(directory: Path, theme: str, machine: Mapping[str, Any], date: str) -> Path:
+    """Return where the raw figures of a run go.
+
+    Args:
+        directory: of results files.
+        theme: folder of the benchmark.
+        machine: see `kadril.observe.machine.Machine`.
+        date: when the run began, with or without the time.
+    """
+    cpu = re.sub(r"[^a-z0-9]+", "-", machine["cpu"].lower()).strip("-")
+    day = date.partition("T")[0]
+    return directory / f"{theme}-{cpu}-{len(machine['cores'])}-cores-{day}.json"
+
+
+def describe_run(run: Results | Report) -> list[str]:
+    """Return the lines of Markdown that tell where and how a run was made."""
+    machine, load = run.machine, run.load
+    return [
+        f"- {run.num_ranks} ranks: `{run.command}`, {run.date}",
+        f"- machine: {machine['cpu']}, {len(machine['cores'])} cores,"
+        f" {machine['memory'] / 2**30:.1f} GiB, {machine['kernel']}, {machine['libc']}",
+        f"- load average: {load['begin'][0]:.2f} at the begin, {load['end'][0]:.2f} at the end",
+        f"- versions: {', '.join(f'{name} {text}' for name, text in run.versions.items())}",
+        *(f"- without {name}: {reason}" for name, reason in run.missing.items()),
+    ]
+
+
+def bar_table(bars: Iterable[Bar]) -> list[str]:
+    """Return the lines of a Markdown section with a row for each bar."""
+    rows = [f"| {bar.text} | {bar.measured} | {bar.state} |" for bar in bars]
+    return ["## Bars", "", "| bar | measured | |", "|---|---|---|", *rows]
