@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kadril.testing import no_leaks, shutdown
-from kadril.testing.meeting import make_directory, remove_directory
+from kadril.testing.rendezvous import make_directory, remove_directory
 
 
 @pytest.fixture(scope="session", autouse=True)

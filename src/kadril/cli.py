@@ -33,7 +33,7 @@ VERBS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the part before the verb's own arguments."""
+    """Return the parser of the part before the verb's own arguments."""
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {verb:<{width}}  {purpose}" for verb, (_, purpose) in VERBS.items())
     parser = argparse.ArgumentParser(
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def describe_unknown(verb: str) -> str:
-    """The message for a verb that does not exist."""
+    """Return the message for a verb that does not exist."""
     near = difflib.get_close_matches(verb.lower(), VERBS, n=1)
     if near:
         return f"there is no `kadril {verb}`; did you mean `kadril {near[0]}`?"

@@ -12,7 +12,7 @@ from launch_playground import SOURCE, Playground, Result
 
 from kadril.cli import main
 from kadril.compat import compat_path
-from kadril.testing.mpi_crew import Unavailable, find_mpi
+from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
 
 
 def run(playground: Playground, program: str, *words: str, np: int) -> Result:

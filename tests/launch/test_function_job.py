@@ -15,7 +15,7 @@ import pytest
 from launch_playground import Launched, Playground, Result, eventually
 
 from kadril import ConfigError, LaunchError, run
-from kadril.function_job import parcel
+from kadril.function_job import serialization
 from kadril.function_job.caller import to_words
 
 
@@ -76,7 +76,7 @@ def test_an_exception_comes_back_with_the_traceback_of_its_rank(
     ("options", "error", "message"),
     [
         ({"np": 0}, ConfigError, "at least 1"),
-        ({"np": 2, "num_proc": 3}, ConfigError, "names of the same"),
+        ({"np": 2, "num_proc": 3}, ConfigError, "names of one thing"),
         ({"colour": "red"}, TypeError, "no option 'colour'"),
         ({"timeline_filname": "x"}, TypeError, "did you mean 'timeline_filename'"),
         ({"check_build": True}, TypeError, "no option 'check_build'"),
@@ -134,13 +134,18 @@ def test_what_cannot_travel_is_said_before_the_start() -> None:
 
 def test_without_cloudpickle_only_names_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)  # as if it were not installed
-    assert parcel.load(parcel.pack(parcel.Call(math.gcd, (2, 4), {}), "it")).make() == 2
+    assert (
+        serialization.load(
+            serialization.pack(serialization.Call(math.gcd, (2, 4), {}), "it")
+        ).make()
+        == 2
+    )
     local = lambda: 3  # noqa: E731
     with pytest.raises(LaunchError, match=r"pip install 'kadril\[notebook\]'"):
-        parcel.pack(local, "it")
+        serialization.pack(local, "it")
     monkeypatch.setattr(test_what_is_no_function, "__module__", "__main__")
     with pytest.raises(LaunchError, match=r"is defined in __main__.*notebook"):
-        parcel.pack({"deep": [test_what_is_no_function]}, "it")
+        serialization.pack({"deep": [test_what_is_no_function]}, "it")
 
 
 # In programs of their own
@@ -319,7 +324,9 @@ def test_a_rank_trusts_no_open_directory(playground: Playground) -> None:
     """What lies in a directory that others can write to is not unpacked."""
     directory = playground.directory / "open"
     directory.mkdir(mode=0o755)
-    (directory / "call").write_bytes(parcel.pack(parcel.Call(print, ("run!",), {}), "it"))
+    (directory / "call").write_bytes(
+        serialization.pack(serialization.Call(print, ("run!",), {}), "it")
+    )
     done = subprocess.run(
         [sys.executable, "-c", "from kadril.function_job.worker import main; main()"],
         env=playground.environment(

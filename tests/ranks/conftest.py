@@ -15,7 +15,7 @@ def transport(request: pytest.FixtureRequest, rank_pool: RankPool) -> str:
     """A transport that is there, for tests that call the pool themselves; by indirect parameter."""
     name: str = request.param
     try:
-        rank_pool.crew(name)
+        rank_pool.worker_pool(name)
     except Unavailable as error:
         if request.config.getoption("--require-mpi") or request.config.getini("require_mpi"):
             pytest.fail(f"--require-mpi: {error}", pytrace=False)

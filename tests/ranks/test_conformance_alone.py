@@ -13,14 +13,14 @@ import test_conformance_move
 import test_conformance_reduce
 import test_conformance_shapes
 
-from kadril.testing.mark import mark_of
+from kadril.testing.decorator import ranks_options
 from kadril.transport.alone import AloneTransport
 from kadril.transport.base import Transport
 
 
 def bodies(module: ModuleType) -> list[Callable[[Any], None]]:
     """The tests of a module that run in worlds of one."""
-    marked = [(function, mark_of(function)) for function in vars(module).values()]
+    marked = [(function, ranks_options(function)) for function in vars(module).values()]
     return [function for function, mark in marked if mark is not None and 1 in mark.sizes]
 
 

@@ -20,7 +20,7 @@ import torch
 import kadril
 from kadril.testing import Ranks
 from kadril.testing.faults import mark
-from kadril.testing.mpi_crew import Unavailable, find_mpi
+from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
 from kadril.testing.outcome import Outcome
 from kadril.world import World
 

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from kadril.errors import Stalled
 from kadril.testing import RankPool, RanksFailed, no_leaks, ranks, run_on_ranks
-from kadril.testing.crew import PoolError
-from kadril.testing.meeting import FALLBACK, sweep_directories
-from kadril.testing.mpi_crew import Unavailable
+from kadril.testing.mpi_worker_pool import Unavailable
 from kadril.testing.process import state_of
+from kadril.testing.rendezvous import FALLBACK, sweep_directories
+from kadril.testing.worker_pool import PoolError
 from kadril.world import World
 
 ALL_TRANSPORTS = ("shm", "c10d", "mpi:openmpi", "mpi:mpich")
@@ -358,7 +358,7 @@ SESSION = """
         pids = run_on_ranks(1, lone_session.pid)
         with Ranks(1, transport=None) as ranks:
             ranks.start(lone_session.pause).wait_mark("there")
-            print(*pids, ranks.outcomes[0].pid, ranks.zygote.process.pid, flush=True)
+            print(*pids, ranks.outcomes[0].pid, ranks.fork_client.process.pid, flush=True)
             time.sleep(60)
 
     def pid(world):
@@ -413,7 +413,7 @@ def small_jobs(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 @pytest.mark.parametrize("transport", ["mpi:openmpi", "mpi:mpich"])
 def test_an_mpi_job_that_lost_a_rank_is_started_again(small_jobs: RankPool, transport: str) -> None:
     try:
-        small_jobs.crew(transport)
+        small_jobs.pool(transport)
     except Unavailable as error:
         pytest.skip(str(error))
     with pytest.raises(RanksFailed, match="is gone, and its MPI job exited with code") as caught:

@@ -15,10 +15,10 @@ import torch
 
 from kadril.errors import StateError
 from kadril.testing import Ranks, fault_points, no_leaks
-from kadril.testing.crew import PoolError
 from kadril.testing.faults import gate, mark
+from kadril.testing.fork_client import close_fork_client, current_fork_client
 from kadril.testing.process import state_of
-from kadril.testing.zygote import close_zygote, current_zygote
+from kadril.testing.worker_pool import PoolError
 
 # ---- what ranks do
 
@@ -248,7 +248,7 @@ def test_marks_are_for_ranks() -> None:
 
 def test_a_round_is_cheap() -> None:
     """The fault matrix has hundreds of rounds: a torch import each, seconds, would be too slow."""
-    current_zygote()
+    current_fork_client()
     times = []
     for _ in range(5):
         started = time.monotonic()
@@ -296,16 +296,16 @@ def test_a_module_that_starts_threads_is_refused(
             ranks.start(test_threaded.body)
     finally:
         test_threaded.forgotten.set()
-        close_zygote()  # that module is loaded there for good
+        close_fork_client()  # that module is loaded there for good
 
 
-def test_a_zygote_that_was_killed_is_replaced() -> None:
-    first = current_zygote()
+def test_a_fork_server_that_was_killed_is_replaced() -> None:
+    first = current_fork_client()
     with no_leaks(), Ranks(1, transport=None) as ranks:
         ranks.start(hang_here).wait_mark("hanging")
         first.process.kill()
         with pytest.raises(PoolError, match="is gone"):
             ranks.wait()
     with Ranks(1, transport=None) as ranks:
-        assert ranks.zygote is not first
+        assert ranks.fork_client is not first
         assert ranks.start(identify, "again").wait()[0].returned

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kadril.testing.mpi_crew import Unavailable, find_mpi
+from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
 
 
 def make_program(path: Path) -> Path:

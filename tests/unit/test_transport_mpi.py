@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kadril
-from kadril.testing.mpi_crew import Unavailable, find_mpi
+from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
 
 PROGRAM = """
 import sys, threading

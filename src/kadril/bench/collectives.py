@@ -58,7 +58,7 @@ COLLECTIVES = {
 
 
 def whole_bytes(collective: Collective, num_bytes: int, num_ranks: int) -> int:
-    """The size that is measured where `num_bytes` was asked for: whole elements, whole parts."""
+    """Return the size that is measured for `num_bytes`: whole elements, whole parts."""
     if not collective.is_sized:
         return 0
     grain = ITEM_BYTES * (num_ranks if collective.is_parted else 1)

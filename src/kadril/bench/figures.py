@@ -67,7 +67,7 @@ class Result:
 
     @property
     def key(self) -> Key:
-        """What it is of."""
+        """Return what it is of."""
         return Key(self.collective, self.num_bytes, self.setting, self.engine)
 
 
@@ -98,7 +98,7 @@ class Ratio:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value below which a share of the values lies, by linear interpolation.
+    """Return the value below which a share of the values lies, by linear interpolation.
 
     Raises:
         ValueError: there are no values.
@@ -122,7 +122,7 @@ def make_results(measured: Measurements, num_ranks: int) -> list[Result]:
 def make_result(
     key: Key, rounds: Sequence[Sequence[float]], measured: Measurements, num_ranks: int
 ) -> Result:
-    """The result of one series."""
+    """Return the result of one series."""
     samples = [seconds for one_round in rounds for seconds in one_round]
     median = percentile(samples, 0.5)
     algbw = key.num_bytes / median / 1e9
@@ -161,7 +161,7 @@ def make_ratios(results: Sequence[Result]) -> list[Ratio]:
 
 
 def better_setting(by_key: Mapping[Key, Result], own: Key, peer: str) -> Result | None:
-    """The peer's result at the same task, in the setting that suits it better."""
+    """Return the peer's result at the same task, in the setting that suits it better."""
     keys = (own._replace(engine=peer, setting=setting) for setting in ("pinned", "unpinned"))
     found = [by_key[key] for key in keys if key in by_key]
     return min(found, key=lambda result: result.p50, default=None)

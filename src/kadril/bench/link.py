@@ -34,7 +34,7 @@ class Link:
         self._text = b""
 
     def fileno(self) -> int:
-        """The descriptor, to wait on."""
+        """Return the descriptor, to wait on."""
         return self.sock.fileno()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Link:
             raise LinkLost(f"the other end of the link is gone ({error})") from None
 
     def receive(self, timeout: float | None = None) -> dict[str, Any]:
-        """The next message; blocks in the kernel until it is there.
+        """Return the next message; blocks in the kernel until it is there.
 
         Raises:
             LinkLost: the other end is gone, or was silent for `timeout` seconds.
@@ -77,12 +77,12 @@ class Link:
 
 
 def make_address() -> str:
-    """An address that nobody else has."""
+    """Return an address that nobody else has."""
     return f"kadril-bench-{secrets.token_hex(16)}"
 
 
 def listen(address: str) -> socket.socket:
-    """The driver's socket, where ranks connect."""
+    """Return the driver's socket, where ranks connect."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(b"\0" + address.encode())
     sock.listen(256)
@@ -90,7 +90,7 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str) -> Link:
-    """A rank's link to the driver.
+    """Return a rank's link to the driver.
 
     Raises:
         LinkLost: the driver is gone, or it is a process of another user.

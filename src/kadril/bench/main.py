@@ -45,7 +45,7 @@ IDLE_SHARE = 0.02
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of everything after `kadril bench`."""
+    """Return the parser of everything after `kadril bench`."""
     default = BenchOptions()
     parser = argparse.ArgumentParser(
         prog="kadril bench",

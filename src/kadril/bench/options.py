@@ -96,7 +96,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """A number of bytes for people: exact where it is a whole number of a unit."""
+    """Return a number of bytes for people: exact where it is a whole number of a unit."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if num_bytes >= factor:
             return f"{num_bytes / factor:.4g} {unit}"

@@ -70,7 +70,7 @@ class Start(NamedTuple):
 
 
 def find_start(job: str, num_ranks: int) -> Start:
-    """How to start a job.
+    """Return how to start a job.
 
     Raises:
         PeerMissing: its engine is not there.
@@ -98,7 +98,7 @@ def find_start(job: str, num_ranks: int) -> Start:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those by which a launcher tells a rank who it is."""
+    """Return the variables without those by which a launcher tells a rank who it is."""
     return {
         name: value
         for name, value in environment.items()
@@ -109,7 +109,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_mpirun(job: str) -> Path:
-    """The mpirun of an MPI.
+    """Return the mpirun of an MPI.
 
     Raises:
         PeerMissing: it is not there.
@@ -126,7 +126,7 @@ def find_mpirun(job: str) -> Path:
 
 
 def candidates(job: str, variable: str) -> Iterator[Path]:
-    """Where to look for an mpirun."""
+    """Yield where to look for an mpirun."""
     if variable in os.environ:
         yield Path(os.environ[variable])
         return

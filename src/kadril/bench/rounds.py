@@ -64,7 +64,7 @@ class Measurements(NamedTuple):
 
 
 def list_cases(options: BenchOptions) -> list[Case]:
-    """Every collective with every size, each once."""
+    """Return every collective with every size, each once."""
     cases = [
         Case(name, whole_bytes(COLLECTIVES[name], size, options.num_ranks))
         for name in options.collectives
@@ -104,7 +104,7 @@ class Rounds:
         return self._measured
 
     def _turns(self, case: Case, number: int) -> Iterator[Key]:
-        """The engines in the order of this round, in each setting."""
+        """Yield the engines in the order of this round, in each setting."""
         for setting in self._options.settings:
             engines = [name for name in self._jobs if applies(name, case.collective)]
             for engine in order_of_round(engines, number):
@@ -162,5 +162,5 @@ def applies(engine: str, collective: str) -> bool:
 
 
 def clamp(value: float, least: int, most: int) -> int:
-    """A whole number between two bounds."""
+    """Return a whole number between two bounds."""
     return int(min(max(value, least), most))

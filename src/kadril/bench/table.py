@@ -27,7 +27,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def lines(self) -> list[str]:
-        """As plain text; every column is aligned to the right."""
+        """Return it as plain text; every column is aligned to the right."""
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
         rule = tuple("-" * width for width in widths)
         return [
@@ -77,7 +77,7 @@ def ratio_table(title: str, results: Sequence[Result], ratios: Sequence[Ratio]) 
 
 
 def show_place(num_bytes: int, setting: str) -> tuple[str, str]:
-    """The first cells of a row."""
+    """Return the first cells of a row."""
     return (format_size(num_bytes) if num_bytes else "-", setting)
 
 
@@ -87,7 +87,7 @@ def format_result(result: Result | None) -> str:
 
 
 def format_ratio(ratio: Ratio | None) -> str:
-    """A ratio with its spread."""
+    """Return a ratio with its spread."""
     if ratio is None or (ratio.peer == "copy" and ratio.num_bytes < COPY_FROM):
         return "-"
     value, low, high = map(three_digits, (ratio.value, ratio.p10, ratio.p90))
@@ -95,7 +95,7 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A time for people, with three digits."""
+    """Return a time for people, with three digits."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= factor:
             return f"{three_digits(seconds / factor)} {unit}"

@@ -37,12 +37,12 @@ class Task:
     check: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As a message."""
+        """Return it as a message."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Task:
-        """From a message."""
+        """Read it from a message."""
         return cls(**message)
 
 
@@ -64,10 +64,10 @@ class Answer:
     idle_wall: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As a message."""
+        """Return it as a message."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Answer:
-        """From a message."""
+        """Read it from a message."""
         return cls(**{**message, "seconds": tuple(message["seconds"])})

@@ -99,7 +99,7 @@ class Workload:
         self.touch()
 
     def _expected(self) -> Floats | None:
-        """What the result on this rank must be; None where it has none."""
+        """Return what the result on this rank must be; None where it has none."""
         values = pattern(self._source.size)
         total = values * np.float32(self.num_ranks) + np.float32(sum(range(self.num_ranks)))
         part = slice(self.rank * self.part, (self.rank + 1) * self.part)

@@ -6,10 +6,10 @@
                       copies bytes, never unpacks  <--- result.N, failure.N <--- pack the result
     unpack      <---- sends them back (pipe)
 
-    caller       the caller's side
-    parcel       what is packed, and how
-    driver       the launcher, in a process of its own
-    worker       the program of the ranks
+    caller         the caller's side
+    serialization  what is packed, and how
+    driver         the launcher, in a process of its own
+    worker         the program of the ranks
 
 A driver of its own keeps the launcher's forks and signal handlers out of a notebook or a program
 with threads. Nothing that is unpacked has ever been in a place that another user can write to.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import ConfigError
-from kadril.function_job import parcel
+from kadril.function_job import serialization
 from kadril.launch.command import make_parser, to_options
 from kadril.launch.options import LaunchError, RunOptions
 from kadril.launch.summary import describe_status
@@ -45,7 +45,7 @@ ALIASES = {
     "network_interface": "network_interfaces",
 }
 
-# Those make no sense here, or are given otherwise.
+# Flags that make no sense here, or are given otherwise.
 NOT_KEYWORDS = {"help", "version", "check_build", "stdin", "num_proc", "num_ranks", "command"}
 
 
@@ -60,7 +60,7 @@ def run(
     executable: str | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Call a function on many ranks of this host, and give what it returned, by rank.
+    """Call a function on many ranks of this host, and return what it returned, by rank.
 
     The function calls `kadril.init()` or `hvd.init()` itself, as a script would. Functions of a
     notebook, a REPL or the script itself need cloudpickle: `pip install 'kadril[notebook]'`. What
@@ -93,9 +93,9 @@ def run(
     worker = [executable or sys.executable, "-c", BOOTSTRAP.format(module="worker"), search_path()]
     # Bad options are found before anything is started.
     asked_for = parse_or_raise(["-np", str(num_ranks), *words, "--", *worker])
-    call = parcel.Call(func, tuple(args), dict(kwargs or {}))
+    call = serialization.Call(func, tuple(args), dict(kwargs or {}))
     name = getattr(func, "__qualname__", repr(func))
-    data = parcel.pack(call, f"the function {name} with its arguments")
+    data = serialization.pack(call, f"the function {name} with its arguments")
     head, packed = drive([str(num_ranks), *words, "--", *worker], data, env or {}, asked_for)
     return to_results(head, packed)
 
@@ -114,9 +114,9 @@ def parse_or_raise(words: Sequence[str]) -> RunOptions:
 
 
 def agree(np: int | None, num_proc: int | None) -> int:
-    """The number of ranks, by either of its names."""
+    """Return the number of ranks, by either of its names."""
     if np is not None and num_proc is not None and np != num_proc:
-        raise ConfigError(f"np={np} and num_proc={num_proc} are names of the same; give one")
+        raise ConfigError(f"np={np} and num_proc={num_proc} are two names of one thing; give one")
     return np if np is not None else num_proc if num_proc is not None else 1
 
 
@@ -128,12 +128,12 @@ def check_environment(variables: Mapping[str, str]) -> None:
 
 
 def search_path() -> str:
-    """sys.path as a word on a command line."""
+    """Return sys.path as a word on a command line."""
     return json.dumps([os.fspath(entry) for entry in sys.path])
 
 
 def to_words(options: Mapping[str, Any]) -> list[str]:
-    """Keywords as flags of `kadril run`.
+    """Return keywords as flags of `kadril run`.
 
     Raises:
         TypeError: there is no flag of such a name.
@@ -160,7 +160,7 @@ def to_words(options: Mapping[str, Any]) -> list[str]:
 
 
 def to_switch(name: str, value: Any, *, has_opposite: bool) -> list[str]:
-    """A keyword that is on or off as a flag."""
+    """Return a keyword that is on or off as a flag."""
     flag = name.replace("_", "-")
     if value is None or (not value and not has_opposite):
         return []
@@ -168,7 +168,7 @@ def to_switch(name: str, value: Any, *, has_opposite: bool) -> list[str]:
 
 
 def to_flag(name: str, value: Any) -> list[str]:
-    """A keyword with a value as a flag; joined by "=", since a value may begin with a dash."""
+    """Return a keyword with a value as a flag; with "=", since a value may begin with a dash."""
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, tuple | list):
         return [flag, *map(str, value)]
@@ -178,7 +178,7 @@ def to_flag(name: str, value: Any) -> list[str]:
 def drive(
     words: list[str], call: bytes, env: Mapping[str, str], options: RunOptions
 ) -> tuple[dict[str, Any], list[bytes | None]]:
-    """Let a driver run the job; give what it tells, and the packed results."""
+    """Let a driver run the job; return what it reports, and the packed results."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as pipe:
         bootstrap = BOOTSTRAP.format(module="driver")
@@ -198,17 +198,17 @@ def drive(
             os.close(write_end)
         with process:
             try:
-                return converse(process, call, pipe)
+                return exchange(process, call, pipe)
             except BaseException:
                 end(process, options.grace)
                 raise
 
 
-def converse(
+def exchange(
     process: subprocess.Popen[bytes], call: bytes, pipe: BinaryIO
 ) -> tuple[dict[str, Any], list[bytes | None]]:
-    """Hand the call to the driver and read what it tells."""
-    with suppress(BrokenPipeError):  # it is gone: then it has said why, and tells nothing
+    """Send the call to the driver and read what it reports."""
+    with suppress(BrokenPipeError):  # it is gone, and has said why on stderr
         send(process, call)
     line = pipe.readline()
     if not line:
@@ -240,7 +240,7 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def to_results(head: Mapping[str, Any], packed: Sequence[bytes | None]) -> list[Any]:
-    """The results by rank, or the error that the driver tells of."""
+    """Return the results by rank, or raise the error that the driver reports."""
     if head.get("interrupted_by"):
         if head["interrupted_by"] == signal.SIGINT:
             raise KeyboardInterrupt
@@ -261,4 +261,4 @@ def to_results(head: Mapping[str, Any], packed: Sequence[bytes | None]) -> list[
                 f"rank {rank} ended well and left no result: the function must return, and not"
                 " call sys.exit() or os._exit()"
             )
-    return [parcel.load(data) for data in packed if data is not None]
+    return [serialization.load(data) for data in packed if data is not None]

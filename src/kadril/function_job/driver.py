@@ -20,13 +20,13 @@ from kadril.launch import LaunchError, run
 from kadril.launch.command import parse
 from kadril.launch.summary import Outcome, describe_status, find_cause
 
-__all__ = ["FunctionErrand", "main"]
+__all__ = ["FunctionFiles", "main"]
 
 PR_SET_PDEATHSIG = 1
 
 
-class FunctionErrand:
-    """Carries a call to the ranks and the results back.
+class FunctionFiles:
+    """The call on its way to the ranks, and the results on their way back; see `JobFiles`.
 
     Attributes:
         report: what is told to the caller of how the ranks ended.
@@ -38,13 +38,13 @@ class FunctionErrand:
         self.results: list[bytes | None] = [None] * num_ranks
         self._call = call
 
-    def pack(self, directory: Path) -> None:
+    def write(self, directory: Path) -> None:
         """Put the call where the ranks look for it."""
         descriptor = os.open(directory / CALL, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(self._call)
 
-    def unpack(self, directory: Path, outcome: Outcome) -> None:
+    def read(self, directory: Path, outcome: Outcome) -> None:
         """Take the results, or what the rank that failed first has to say."""
         cause = find_cause(outcome)
         if cause is not None:
@@ -84,14 +84,14 @@ def main() -> int:
     caller, descriptor, num_ranks, *words = sys.argv[1:]
     die_with(int(caller))
     os.set_inheritable(int(descriptor), False)
-    errand = FunctionErrand(sys.stdin.buffer.read(), int(num_ranks))
+    files = FunctionFiles(sys.stdin.buffer.read(), int(num_ranks))
     try:
-        code = run(parse(["-np", num_ranks, *words]), errand)
+        code = run(parse(["-np", num_ranks, *words]), files)
     except ConfigError as error:
         code = 2
-        errand.report["bad_option"] = str(error)
+        files.report["bad_option"] = str(error)
     except LaunchError as error:
         code = error.exit_code
-        errand.report["not_started"] = str(error)
-    errand.send(int(descriptor), code)
+        files.report["not_started"] = str(error)
+    files.send(int(descriptor), code)
     return code

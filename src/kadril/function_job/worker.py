@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from kadril.errors import KadrilError
-from kadril.function_job import parcel
+from kadril.function_job import serialization
 
 __all__ = ["CALL", "failure_name", "main", "result_name"]
 
@@ -20,17 +20,17 @@ CALL = "call"
 
 
 def result_name(rank: int) -> str:
-    """The file with the result of a rank, in the job's directory."""
+    """Return the name of the file with the result of a rank, in the job's directory."""
     return f"result.{rank}"
 
 
 def failure_name(rank: int) -> str:
-    """The file with the traceback of a rank that raised, as text."""
+    """Return the name of the file with the traceback of a rank that raised, as text."""
     return f"failure.{rank}"
 
 
 def job_directory() -> Path:
-    """The private directory of the job that this process is a rank of.
+    """Return the private directory of the job that this process is a rank of.
 
     Raises:
         KadrilError: it is not private, so that what is in it cannot be trusted.
@@ -53,14 +53,14 @@ def write(path: Path, data: bytes) -> None:
 
 
 def main() -> int:
-    """Make the call and give the exit code."""
+    """Make the call and return the exit code."""
     rank = int(os.environ["KADRIL_RANK"])
     directory = job_directory()
     try:
-        call: parcel.Call = parcel.load((directory / CALL).read_bytes())
+        call: serialization.Call = serialization.load((directory / CALL).read_bytes())
         value = call.make()
         name = getattr(call.function, "__qualname__", repr(call.function))
-        data = parcel.pack(value, f"what {name} returned on rank {rank}")
+        data = serialization.pack(value, f"what {name} returned on rank {rank}")
     # Whatever the function raises is told to the caller. SystemExit and KeyboardInterrupt are not
     # caught: they mean here what they mean in a script.
     except Exception as error:
@@ -73,8 +73,11 @@ def main() -> int:
 
 
 def describe(error: Exception) -> str:
-    """The traceback without the frames of this file at its beginning."""
+    """Return the traceback without the frames of this file at its beginning."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, parcel.__file__):
+    while frames is not None and frames.tb_frame.f_code.co_filename in (
+        __file__,
+        serialization.__file__,
+    ):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))

@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 
 def build_report() -> Iterator[Line]:
-    """All lines of the report."""
+    """Yield all lines of the report."""
     operations = subprocess.Popen(
         [sys.executable, "-c", PROBE_OPERATIONS],
         stdin=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ def framework(title: str, package: str, error: str) -> Line:
 
 
 def transports(probes: Probes) -> Iterator[Line]:
-    """The transports, with the backends of c10d one by one."""
+    """Yield the transports, with the backends of c10d one by one."""
     topic = "Transports"
     reason = why_no_shm(probes)
     yield Line(topic, "shm", not reason, reason or "ranks of one host")

@@ -64,7 +64,7 @@ def add_option(parser: argparse._ActionsContainer, *names: str, **settings: Any)
 def make_parser(
     kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
 ) -> argparse.ArgumentParser:
-    """The parser of everything after `kadril run`."""
+    """Return the parser of everything after `kadril run`."""
     parser = kind(
         prog="kadril run",
         usage=USAGE,
@@ -205,7 +205,7 @@ def parse_words(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def to_options(words: argparse.Namespace) -> RunOptions:
-    """What the words on the command line, and the file that they name, ask for."""
+    """Return what the words on the command line, and the file that they name, ask for."""
     if words.num_ranks is None:
         raise ConfigError(f"how many ranks? usage: {USAGE}")
     if words.config_file is not None:
@@ -238,7 +238,7 @@ def to_options(words: argparse.Namespace) -> RunOptions:
 
 
 def to_command(words: argparse.Namespace) -> tuple[str, ...]:
-    """The program and its arguments."""
+    """Return the program and its arguments."""
     if words.module is not None:
         if not words.module or words.module[0].startswith("-"):
             raise ConfigError("-m needs the name of a module; try: kadril run -np 2 -m package")

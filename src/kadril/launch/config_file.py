@@ -59,7 +59,7 @@ def read_config_file(path: str) -> dict[str, Any]:
 
 
 def read_sections(content: object) -> dict[str, Any]:
-    """The values of flags, by `Flag.dest`, of what a file holds.
+    """Return the values of flags, by `Flag.dest`, of what a file holds.
 
     Raises:
         ConfigError: a key or a value that is not known.
@@ -88,7 +88,7 @@ def read_controller(body: object) -> dict[str, Any]:
 
 
 def read_section(section: str, body: object) -> dict[str, Any]:
-    """The values of flags of one section."""
+    """Return the values of flags of one section."""
     if not isinstance(body, dict):
         raise ConfigError(f"section {section!r} must have keys with values, got {body!r}")
     known = [place.partition(".")[2] for place in PLACES if place.startswith(f"{section}.")]
@@ -106,7 +106,7 @@ def read_section(section: str, body: object) -> dict[str, Any]:
 
 
 def check_kind(place: str, kind: type[Any], value: object) -> Any:
-    """A value, if it is of the kind that the flag takes."""
+    """Return a value, if it is of the kind that the flag takes."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
@@ -115,6 +115,6 @@ def check_kind(place: str, kind: type[Any], value: object) -> Any:
 
 
 def hint(name: object, known: Collection[str]) -> str:
-    """The nearest name, or all of them."""
+    """Return the nearest name, or all of them."""
     nearest = difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else f"; there are {', '.join(known)}"

@@ -56,12 +56,12 @@ class Flag:
 
     @property
     def dest(self) -> str:
-        """Where its value is after parsing."""
+        """Return where its value is after parsing."""
         return self.name.lstrip("-").replace("-", "_")
 
 
 def switch(name: str, **fields: Any) -> Flag:
-    """A flag `--name` with its opposite `--no-name`."""
+    """Return a flag `--name` with its opposite `--no-name`."""
     return Flag(f"--{name}", kind=bool, off=(f"--no-{name}",), **fields)
 
 
@@ -71,7 +71,7 @@ def megabytes(value: int) -> str:
 
 
 def as_switch(value: bool) -> str:
-    """A bool as the text of an option."""
+    """Return a bool as the text of an option."""
     return "1" if value else "0"
 
 
@@ -206,7 +206,7 @@ FLAGS = (
 
 
 def flag_named(name: str) -> Flag:
-    """The flag of this name."""
+    """Return the flag of this name."""
     (found,) = [flag for flag in FLAGS if flag.name == name]
     return found
 
@@ -284,7 +284,7 @@ def add_to(group: argparse._ArgumentGroup, add: Callable[..., None]) -> None:
 
 
 def describe(flag: Flag) -> str:
-    """What the help says of a flag: nothing of one that has no effect or is refused."""
+    """Return what the help says of a flag: nothing of one that has no effect or is refused."""
     if not flag.option:
         return argparse.SUPPRESS
     off = f" (off: {flag.off[0]})" if flag.off else ""

@@ -44,12 +44,12 @@ class Job:
 
     @property
     def socket_path(self) -> Path:
-        """Where the ranks meet."""
+        """Return where the ranks meet."""
         return self.directory / "rendezvous.sock"
 
     @property
     def secret_path(self) -> Path:
-        """Where ranks read the secret; it is never in an argument or a variable."""
+        """Return where ranks read the secret; it is never in an argument or a variable."""
         return self.directory / "secret"
 
     def __enter__(self) -> Job:
@@ -91,7 +91,7 @@ class Job:
         remove_directory(self.directory)
 
     def identity(self, rank: int) -> dict[str, str]:
-        """The variables that tell a rank who it is and where it meets the others."""
+        """Return the variables that tell a rank who it is and where it meets the others."""
         identity = {
             "KADRIL_JOB": self.id,
             "KADRIL_RANK": str(rank),
@@ -108,7 +108,7 @@ class Job:
 
 
 def runtime_directory(environment: Mapping[str, str]) -> Path:
-    """The first of XDG_RUNTIME_DIR, TMPDIR and /tmp that can hold the directory of a job.
+    """Return the first of XDG_RUNTIME_DIR, TMPDIR and /tmp that can hold the directory of a job.
 
     Raises:
         LaunchError: none can; the message says why for each.
@@ -131,7 +131,7 @@ def runtime_directory(environment: Mapping[str, str]) -> Path:
 
 
 def why_not(directory: Path, *, private: bool) -> str:
-    """Why this directory cannot hold that of a job, or an empty string."""
+    """Return why this directory cannot hold that of a job, or an empty string."""
     longest = directory / "kadril-0123456789abcdef" / "rendezvous.sock"
     if not directory.is_absolute():
         return "not an absolute path"

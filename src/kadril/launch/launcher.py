@@ -1,4 +1,4 @@
-"""Runs a program on many ranks of this host, from the first check to the last file removed."""
+"""A run of a program on many ranks of this host, from the first check to the last clean-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kadril.launch.signal_inbox import SignalInbox
 from kadril.launch.summary import Outcome, exit_code
 from kadril.launch.supervisor import Supervisor
 
-__all__ = ["Errand", "run", "run_command"]
+__all__ = ["JobFiles", "run", "run_command"]
 
 PYTHONS = ("python", "python3")
 
@@ -44,17 +44,17 @@ def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
     return run(RunOptions(command=tuple(command), num_ranks=num_ranks, **options))
 
 
-class Errand(Protocol):
-    """Something that travels to the ranks, and back, through the private directory of the job."""
+class JobFiles(Protocol):
+    """Files in the private directory of the job, by which ranks get and leave data."""
 
-    def pack(self, directory: Path) -> None:
-        """Put in what the ranks need; called before they start."""
+    def write(self, directory: Path) -> None:
+        """Write what the ranks need; called before they start."""
 
-    def unpack(self, directory: Path, outcome: Outcome) -> None:
-        """Take out what they left; called when all have ended, before the directory goes."""
+    def read(self, directory: Path, outcome: Outcome) -> None:
+        """Read what they left; called when all have ended, before the directory is removed."""
 
 
-def run(options: RunOptions, errand: Errand | None = None) -> int:
+def run(options: RunOptions, files: JobFiles | None = None) -> int:
     """Run a program on many ranks; see `run_command`."""
     occupy_standard_descriptors()
     check_descriptor_limit(options)
@@ -69,17 +69,17 @@ def run(options: RunOptions, errand: Errand | None = None) -> int:
         job,
         Supervisor(options, job, guardian, inbox) as supervisor,
     ):
-        if errand is not None:
-            errand.pack(job.directory)
+        if files is not None:
+            files.write(job.directory)
         supervisor.start(command, environment)
         outcome = supervisor.run()
-        if errand is not None:
-            errand.unpack(job.directory, outcome)
+        if files is not None:
+            files.read(job.directory, outcome)
         return exit_code(outcome)
 
 
 def resolve(command: Sequence[str]) -> tuple[str, ...]:
-    """The command to start: a `.py` file, and a bare `python` or `python3`, is run by this Python.
+    """Return the command to start: this Python runs a `.py` file and a bare `python` or `python3`.
 
     The first of that name on PATH is another one wherever the environment of kadril is not
     activated, and has neither kadril nor torch.

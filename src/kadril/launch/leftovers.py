@@ -37,7 +37,7 @@ class Leftover(NamedTuple):
 
 
 def find_leftovers(job: str, sessions: Collection[int] = ()) -> list[Leftover]:
-    """The processes of this user that belong to the job and are not dead.
+    """Return the processes of this user that belong to the job and are not dead.
 
     Args:
         job: value of KADRIL_JOB.

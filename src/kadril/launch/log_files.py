@@ -67,7 +67,7 @@ class LogFiles:
 
 
 def plan(options: RunOptions) -> list[tuple[str, int, Stream, Path]]:
-    """All files: the option that asks for each, its rank, stream and path."""
+    """Return all files: the option that asks for each, its rank, stream and path."""
     streams: tuple[Stream, Stream] = ("out", "err")
     files: list[tuple[str, int, Stream, Path]] = []
     for rank in range(options.num_ranks):

@@ -20,7 +20,7 @@ __all__ = ["describe", "main", "meanings", "page"]
 
 
 def meanings() -> dict[str, str]:
-    """What each option means, as the docstring of `Config` tells it."""
+    """Return what each option means, as the docstring of `Config` tells it."""
     # An attribute is indented by four columns and ends where the next one begins.
     _, _, attributes = (inspect.getdoc(Config) or "").partition("Attributes:\n")
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", attributes, flags=re.MULTILINE)
@@ -28,12 +28,12 @@ def meanings() -> dict[str, str]:
 
 
 def show(value: object) -> str:
-    """A value as it would be written in a shell."""
+    """Return a value as it would be written in a shell."""
     return str(value) if value != "" else "''"
 
 
 def describe(environment: Mapping[str, str]) -> str:
-    """The table of options, then the variables a launcher set, where there are any."""
+    """Return the table of options, then the variables a launcher set, where there are any."""
     lines = []
     meaning = meanings()
     try:

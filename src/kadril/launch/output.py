@@ -90,7 +90,7 @@ class Output:
         self._stderr.write(lines)
 
     def error_tail(self, rank: int) -> list[bytes]:
-        """The last lines of a rank's stderr, with all that it has written up to this moment."""
+        """Return the last lines of a rank's stderr, with all that it has written so far."""
         stream = self._errors[rank]
         for _ in range(MAX_FINAL_READS):
             if not self._pump(stream):
@@ -184,5 +184,5 @@ class Output:
 
 
 def timestamped(label: bytes) -> bytes:
-    """A prefix with the time before it, to the second as horovodrun has it."""
+    """Return a prefix with the time before it, to the second as horovodrun has it."""
     return time.strftime("%Y-%m-%d %H:%M:%S ").encode() + label

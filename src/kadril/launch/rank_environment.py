@@ -25,7 +25,7 @@ class RankEnvironment(NamedTuple):
 
 
 def rank_environment(options: RunOptions, environment: Mapping[str, str]) -> RankEnvironment:
-    """The launcher's own variables, those asked for, and defaults that suit many ranks on one host.
+    """Return the launcher's variables, those asked for, and defaults for many ranks on one host.
 
     Raises:
         ConfigError: an option of kadril has a value that makes no sense. It is found here, once,

@@ -146,7 +146,7 @@ class RankProcess:
 
 
 def make_preparation(core: int | None) -> Callable[[], None]:
-    """What the child does between fork and exec."""
+    """Return what the child does between fork and exec."""
     launcher = os.getpid()
 
     def prepare() -> None:

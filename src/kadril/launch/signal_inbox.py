@@ -54,7 +54,7 @@ class SignalInbox:
         self._old_handlers[signum] = signal.signal(signum, handler)
 
     def take(self) -> list[int]:
-        """The signals that came since the last call, in order."""
+        """Return the signals that came since the last call, in order."""
         try:
             return [signum for signum in os.read(self._read_end, 4096) if signum in FORWARDED]
         except BlockingIOError:

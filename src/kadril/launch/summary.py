@@ -70,7 +70,7 @@ def is_echo(tail: Collection[bytes]) -> bool:
 
 
 def find_cause(outcome: Outcome) -> RankExit | None:
-    """The exit that began the end of the job, or None if no rank failed by itself.
+    """Return the exit that began the end of the job, or None if no rank failed by itself.
 
     The first that was seen, with two exceptions. A rank that raised an exception tells its peers
     before it has left, so an echo may be seen first. And of two that were seen at the same moment,
@@ -85,7 +85,7 @@ def find_cause(outcome: Outcome) -> RankExit | None:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """What the launcher exits with."""
+    """Return what the launcher exits with."""
     if outcome.interrupted_by:
         return 128 + outcome.interrupted_by
     cause = find_cause(outcome)
@@ -95,7 +95,7 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def summarize(outcome: Outcome) -> bytes:
-    """The report, as whole lines; empty if all went well."""
+    """Return the report, as whole lines; empty if all went well."""
     cause = find_cause(outcome)
     by_rank = sorted(outcome.exits, key=lambda ended: ended.rank)
     if outcome.interrupted_by:
@@ -111,7 +111,7 @@ def summarize(outcome: Outcome) -> bytes:
 
 
 def describe_cause(cause: RankExit, forwarded: Collection[int]) -> list[bytes]:
-    """The first failure, with the end of what the rank wrote to stderr."""
+    """Return the first failure, with the end of what the rank wrote to stderr."""
     lines = [say(f"rank {cause.rank} failed first: {describe_status(cause.status)}")]
     if -cause.status in forwarded:
         lines.append(say("the launcher was sent that signal and passed it on"))
@@ -143,7 +143,7 @@ def describe_other(ended: RankExit, cause: RankExit | None) -> str:
 
 
 def describe_status(status: int) -> str:
-    """An exit code or a signal in words."""
+    """Return an exit code or a signal in words."""
     if status >= 0:
         return f"exit code {status}"
     return f"killed by signal {-status} ({signal_name(-status)})"
@@ -158,5 +158,5 @@ def signal_name(signum: int) -> str:
 
 
 def say(text: str) -> bytes:
-    """A line of the launcher's own."""
+    """Return a line of the launcher's own."""
     return f"kadril: {text}".encode()

@@ -16,7 +16,7 @@ NO_LIMIT = 1 << 60
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
-    """How many cores' worth of time this process may use; None where there is no limit."""
+    """Return how many cores' worth of time this process may use; None where there is no limit."""
     limits = []
     for directory in groups("cpu", root):
         quota, period = read_words(directory / "cpu.max", 2) or (
@@ -29,7 +29,7 @@ def cpu_limit(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """How many bytes this process and its group may use; None where there is no limit."""
+    """Return how many bytes this process and its group may use; None where there is no limit."""
     limits = []
     for directory in groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -87,6 +87,6 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_words(path: Path, count: int) -> tuple[str, ...] | None:
-    """The first words of a file; None where it has fewer, or is not there."""
+    """Return the first words of a file; None where it has fewer, or is not there."""
     words = " ".join(read_lines(path)).split()
     return tuple(words[:count]) if len(words) >= count else None

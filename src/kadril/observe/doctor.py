@@ -22,7 +22,7 @@ COLORS = {"ok": "32", "note": "33", "bad": "1;31"}
 
 
 def examine(*, selftest: bool = True) -> Iterator[Finding]:
-    """All findings, one after the other as they are made.
+    """Yield all findings, one after the other as they are made.
 
     Args:
         selftest: whether to start two ranks and test them.
@@ -60,7 +60,7 @@ def paint(state: str, text: str) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of everything after `kadril doctor`."""
+    """Return the parser of everything after `kadril doctor`."""
     parser = argparse.ArgumentParser(
         prog="kadril doctor",
         description="Say what was found on this machine, and test it with two real ranks.",

@@ -45,7 +45,7 @@ def find_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def show(name: str, value: str) -> str:
-    """The value of a variable, unless it is nobody's business."""
+    """Return the value of a variable, unless it may be secret."""
     return "set, not shown" if SECRET.search(name) else value
 
 
@@ -60,7 +60,7 @@ def find_misreadings(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def find_launcher(environment: Mapping[str, str]) -> Finding:
-    """Who this process would be by the variables of a launcher."""
+    """Return who this process would be by the variables of a launcher."""
     try:
         identity = find_identity(environment)
     except ConfigError as error:

@@ -59,7 +59,7 @@ def look_at_machine() -> Machine:
 
 
 def cpu_model() -> str:
-    """The model of the processor; ARM names it by numbers only."""
+    """Return the model of the processor; ARM names it by numbers only."""
     lines = [line.partition(":") for line in read_lines(Path("/proc/cpuinfo"))]
     fields = {name.strip(): value.strip() for name, _, value in lines}
     if "model name" in fields:
@@ -70,7 +70,7 @@ def cpu_model() -> str:
 
 
 def meminfo() -> dict[str, int]:
-    """The lines of /proc/meminfo, in bytes."""
+    """Return the lines of /proc/meminfo, in bytes."""
     found = {}
     for line in read_lines(Path("/proc/meminfo")):
         match = re.match(r"(\w+):\s+(\d+) kB", line)

@@ -59,7 +59,7 @@ def run_selftest() -> Iterator[Finding]:
 
 
 def judge(title: str, answers: list[dict[str, Any]], ranks: tuple[int, ...], err: str) -> Finding:
-    """What the ranks said about one part."""
+    """Return what the ranks said about one part."""
     for answer in answers:
         if answer["failed"]:
             return Finding(TOPIC, title, answer["said"], "bad", REMEDY)

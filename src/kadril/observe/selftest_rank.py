@@ -33,7 +33,7 @@ class Failed(Exception):  # noqa: N818 - reads as what happened
 
 
 def check_sum(world: World) -> str:
-    """The ranks add up, and how long that takes."""
+    """Check that the ranks can add up, and return how long that takes."""
     array = np.arange(COUNT, dtype=np.float32) % 1024 + world.rank
     world.transport.allreduce(array)
     expected = np.arange(COUNT, dtype=np.float32) % 1024 * world.size + sum(range(world.size))

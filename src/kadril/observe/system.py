@@ -84,12 +84,12 @@ def find_limits() -> Iterator[Finding]:
 
 
 def show_limit(value: int) -> str:
-    """A limit as text."""
+    """Return a limit as text."""
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
 def find_kernel() -> Iterator[Finding]:
-    """What the native core wants of the kernel."""
+    """Yield what the native core wants of the kernel."""
     topic = "kernel"
     reason = why_no_memfd()
     if reason:
@@ -111,7 +111,7 @@ def find_kernel() -> Iterator[Finding]:
 
 
 def find_shm(topic: str) -> Finding:
-    """The room for named shared memory, which is used where there is no memfd."""
+    """Return the room for named shared memory, which is used where there is no memfd."""
     try:
         room = os.statvfs(SHM)
     except OSError as error:
@@ -126,7 +126,7 @@ def find_shm(topic: str) -> Finding:
 
 
 def why_no_memfd() -> str:
-    """Why there is no anonymous shared memory, or an empty string."""
+    """Return why there is no anonymous shared memory, or an empty string."""
     try:
         os.close(os.memfd_create("kadril-doctor", os.MFD_CLOEXEC))
     except OSError as error:
@@ -135,7 +135,7 @@ def why_no_memfd() -> str:
 
 
 def why_no_pidfd() -> str:
-    """Why processes cannot be watched, or an empty string."""
+    """Return why processes cannot be watched, or an empty string."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:

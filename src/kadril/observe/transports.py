@@ -14,7 +14,7 @@ TOPIC = "transports"
 
 
 def find_transports(probes: Probes) -> Iterator[Finding]:
-    """Every transport."""
+    """Yield every transport."""
     yield Finding(TOPIC, "alone", "available")
     reason = why_no_shm(probes)
     if reason:
@@ -38,7 +38,7 @@ def find_transports(probes: Probes) -> Iterator[Finding]:
 
 
 def why_no_shm(probes: Probes) -> str:
-    """What the shared-memory transport lacks, or an empty string."""
+    """Return what the shared-memory transport lacks, or an empty string."""
     if probes.native.error:
         return "the native core cannot be loaded"
     if probes.torch.error:

@@ -93,7 +93,7 @@ def collect(process: subprocess.Popen[str]) -> Probe:
 
 
 def find_versions(probes: Probes) -> Iterator[Finding]:
-    """What is installed."""
+    """Yield what is installed."""
     yield Finding(TOPIC, "kadril", kadril.__version__)
     if probes.native.error:
         yield Finding(
@@ -151,7 +151,7 @@ def find_mpi(probe: Probe) -> Iterator[Finding]:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -17,6 +17,23 @@
 | `shutdown` | end the processes the kit has started; the pytest plugin calls it |
 
 Names are imported when first used: the kit itself needs neither torch nor pytest to be imported.
+
+What is where:
+
+    decorator            @ranks, and what it asked for      plugin    what pytest makes of it
+    pool                 the standing pool: worlds, and functions that run on their ranks
+    worker_pool          its processes: plain ones          mpi_worker_pool   one job under mpirun
+    worker               the program of such a process      request_handler   what it does if asked
+    collective_request   one request to all ranks of a world, with a deadline
+    messages             requests and replies               failure   what became of a test
+    faults               disposable ranks: kill, stop, arm a named point
+    fork_client          have them forked, and hear of them
+    fork_server          the process that forks them        fork_messages     what the two say
+    forked_rank          such a rank, from fork to end      outcome           what became of it
+    rendezvous           where the ranks of a world find each other
+    worlds               how a rank opens a world           target    find a function elsewhere
+    process, orphans     state of a process; ranks end with their session
+    leaks                what was left behind               adjoint   the dot-product test
 """
 
 from __future__ import annotations
@@ -27,10 +44,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kadril.testing.adjoint import check_adjoint, check_autograd_adjoint, integer_valued
+    from kadril.testing.decorator import ranks
     from kadril.testing.failure import RanksFailed
     from kadril.testing.faults import Outcome, Ranks, fault_points
     from kadril.testing.leaks import LeakError, no_leaks
-    from kadril.testing.mark import ranks
     from kadril.testing.pool import RankPool, run_on_ranks
 
 __all__ = [
@@ -60,17 +77,17 @@ HOMES = {
     "fault_points": "faults",
     "integer_valued": "adjoint",
     "no_leaks": "leaks",
-    "ranks": "mark",
+    "ranks": "decorator",
     "run_on_ranks": "pool",
 }
 
 
 def shutdown() -> None:
-    """End all processes that the kit keeps: the ranks of the pool, and the zygote of `Ranks`.
+    """End all processes that the kit keeps: the ranks of the pool, and the fork server of `Ranks`.
 
     They are started again when they are needed again.
     """
-    for name, close in (("pool", "close_pool"), ("zygote", "close_zygote")):
+    for name, close in (("pool", "close_pool"), ("fork_client", "close_fork_client")):
         module = sys.modules.get(f"kadril.testing.{name}")
         if module is not None:
             getattr(module, close)()

@@ -115,7 +115,7 @@ def integer_valued(
     seed: int = 0,
     rank: int = 0,
 ) -> torch.Tensor:
-    """A tensor of small whole numbers, the same for the same seed and rank, and other for others.
+    """Return a tensor of small whole numbers that seed and rank decide.
 
     Sums of such numbers, and of their products, are exact in any order: values are -8 to 8, and
     -2 to 2 in types of 8 and 16 bits, where bfloat16 holds sums of up to 64 products exactly and
@@ -208,7 +208,7 @@ def local_share(left: tuple[Tensors, Tensors], right: tuple[Tensors, Tensors], c
 def explain(
     world: World, shares: Sequence[Share], left: complex, right: complex, allowed: float
 ) -> str:
-    """What went wrong, in numbers."""
+    """Return what went wrong, in numbers."""
     lines = [
         f"not adjoint, seen from rank {world.rank}:",
         f"    <F x, y>  = {show(left)}",
@@ -223,7 +223,7 @@ def explain(
 
 
 def show(number: complex) -> str:
-    """A number in full, without an imaginary part that it does not have."""
+    """Return a number in full, without an imaginary part that it does not have."""
     return repr(number.real) if number.imag == 0 else repr(number)
 
 
@@ -243,7 +243,7 @@ def dot(a: Tensors, b: Tensors) -> tuple[complex, float]:
 
 
 def gather(world: World, numbers: Sequence[float]) -> list[list[float]]:
-    """The numbers of every rank, on every rank."""
+    """Return the numbers of every rank, on every rank."""
     ours = torch.tensor(numbers, dtype=torch.float64)
     everyones = torch.empty(world.size, len(numbers), dtype=torch.float64)
     world.transport.allgatherv(ours, everyones.view(-1), [len(numbers)] * world.size)
@@ -251,14 +251,14 @@ def gather(world: World, numbers: Sequence[float]) -> list[list[float]]:
 
 
 def parts_of(tensors: Tensors) -> list[torch.Tensor]:
-    """The tensors of one rank, as a list."""
+    """Return the tensors of one rank, as a list."""
     if tensors is None:
         return []
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def copy_of(tensors: Tensors) -> Any:
-    """A copy that an operator may overwrite, of the same form."""
+    """Return a copy that an operator may overwrite, of the same form."""
     if tensors is None:
         return None
     if isinstance(tensors, torch.Tensor):

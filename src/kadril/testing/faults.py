@@ -34,17 +34,17 @@ from types import TracebackType
 from typing import Any
 
 from kadril.errors import StateError
-from kadril.testing.crew import PoolError
-from kadril.testing.disposable import Assignment, Finished, Gate, Mark, pass_gate, set_mark
-from kadril.testing.meeting import Meeting, make_directory, remove_directory
+from kadril.testing.fork_client import current_fork_client
+from kadril.testing.fork_messages import Change
+from kadril.testing.forked_rank import Assignment, Finished, Gate, Mark, pass_gate, set_mark
 from kadril.testing.messages import Open
-from kadril.testing.orders import Change
 from kadril.testing.outcome import ErrorReport, Outcome
 from kadril.testing.process import ask_for_stacks, read_tail
+from kadril.testing.rendezvous import Rendezvous, make_directory, remove_directory
 from kadril.testing.target import locate
 from kadril.testing.worker import STACK_SIGNAL, output_path, stack_path
+from kadril.testing.worker_pool import PoolError
 from kadril.testing.worlds import world_key
-from kadril.testing.zygote import current_zygote
 
 __all__ = ["ErrorReport", "Outcome", "Ranks", "fault_points", "gate", "mark"]
 
@@ -55,14 +55,14 @@ KILL_TIMEOUT = 10.0
 
 
 def fault_points() -> list[str]:
-    """The named points of the native core, such as "allreduce.mid_copy"."""
+    """Return the named points of the native core, such as "allreduce.mid_copy"."""
     from kadril import _native
 
     return list(_native.fault_points())
 
 
 def mark(label: str) -> None:
-    """In a rank: say that it has come to a place; see `Ranks.wait_mark`."""
+    """In a rank: say that it has reached a mark; see `Ranks.wait_mark`."""
     set_mark(label)
 
 
@@ -90,11 +90,11 @@ class Ranks:
         self.faults: dict[int, str] = {}
         self.faults_at_open: dict[int, str] = {}
         self.fault_time: float | None = None
-        self.meeting: Meeting | None = None
+        self.rendezvous: Rendezvous | None = None
         self.at_gate: list[str] = [""] * size
 
     def __enter__(self) -> Ranks:
-        self.zygote = current_zygote()
+        self.fork_client = current_fork_client()
         self.directory = make_directory("ranks")
         return self
 
@@ -105,7 +105,7 @@ class Ranks:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and self.zygote.is_open:
+            if kind is None and self.fork_client.is_open:
                 self.finish()
         finally:
             self.end()
@@ -128,7 +128,7 @@ class Ranks:
         target = locate(function)
         payload = pickle.dumps(arguments)
         if not self.connections:
-            self.zygote.load(target)
+            self.fork_client.load(target)
             self.fork()
         for rank, connection in self.connections.items():
             outcome = self.outcomes[rank]
@@ -138,33 +138,33 @@ class Ranks:
             outcome.marks = []
             way = self.way_in(rank)
             faults = (self.faults_at_open.pop(rank, ""), self.faults.pop(rank, ""))
-            with contextlib.suppress(OSError):  # it has just ended; the zygote tells how
+            with contextlib.suppress(OSError):  # it has just ended; the fork server tells how
                 connection.send(Assignment(target, payload, rank, self.size, way, *faults))
         return self
 
     def fork(self) -> None:
         """Make the processes."""
         if self.key is not None:
-            self.meeting = Meeting(self.directory, "world", self.size)
+            self.rendezvous = Rendezvous(self.directory, "world", self.size)
         for rank in range(self.size):
             ours, theirs = Pipe()
             self.connections[rank] = ours
             descriptors = [theirs.fileno()]
-            if rank == 0 and self.meeting is not None:
-                descriptors.append(self.meeting.socket.fileno())
+            if rank == 0 and self.rendezvous is not None:
+                descriptors.append(self.rendezvous.socket.fileno())
             with theirs:
-                self.outcomes[rank].pid = self.zygote.fork(
+                self.outcomes[rank].pid = self.fork_client.fork(
                     rank, self.directory, descriptors, self.hearer(rank)
                 )
-        if self.meeting is not None:
-            self.meeting.socket.close()  # rank 0 has it; if that dies, nobody must wait at ours
+        if self.rendezvous is not None:
+            self.rendezvous.socket.close()  # rank 0 has it; if that dies, nobody must wait at ours
 
     def way_in(self, rank: int) -> Open | None:
-        """How a rank gets its world."""
-        if self.meeting is None or self.key is None:
+        """Return how a rank gets its world."""
+        if self.rendezvous is None or self.key is None:
             return None
-        meeting = self.meeting
-        return Open(self.key, rank, str(meeting.path), meeting.secret, meeting.job, rank == 0)
+        place = self.rendezvous
+        return Open(self.key, rank, str(place.path), place.secret, place.job, rank == 0)
 
     def signal(self, rank: int, number: int) -> Ranks:
         """Send a signal to a rank; if it is SIGKILL or the like, this is the time of the fault.
@@ -252,13 +252,13 @@ class Ranks:
     def end(self) -> None:
         """Kill what is left, and leave nothing."""
         try:
-            if self.zygote.is_open:  # else the kernel has killed its ranks, and reaped them
+            if self.fork_client.is_open:  # else the kernel has killed its ranks, and reaped them
                 self.kill()
         finally:
             for connection in self.connections.values():
                 connection.close()
-            if self.meeting is not None:
-                self.meeting.close()
+            if self.rendezvous is not None:
+                self.rendezvous.close()
             remove_directory(self.directory)
 
     def kill(self) -> None:
@@ -268,32 +268,32 @@ class Ranks:
                 os.kill(outcome.pid, signal.SIGKILL)
         if not self.pump(lambda: not any(rank.alive for rank in self.forked()), KILL_TIMEOUT):
             raise PoolError(f"ranks outlived SIGKILL by {KILL_TIMEOUT:g} s: {self.outcomes}")
-        self.zygote.reap([outcome.pid for outcome in self.forked()])
+        self.fork_client.reap([outcome.pid for outcome in self.forked()])
 
     def forked(self) -> list[Outcome]:
-        """The ranks that have a process, living or not."""
+        """Return the ranks that have a process, living or not."""
         return [outcome for outcome in self.outcomes if outcome.pid]
 
     def look(self) -> list[Outcome]:
-        """The outcomes as they are, with what the ranks have printed."""
+        """Return the outcomes as they are, with what the ranks have printed."""
         for outcome in self.outcomes:
             outcome.output = read_tail(output_path(self.directory, outcome.rank))
             if outcome.finished is not None and self.fault_time is not None:
-                # The zygote may hear of a death later than the ranks do.
+                # The fork server may hear of a death later than the ranks do.
                 outcome.delay = max(0.0, outcome.finished - self.fault_time)
         return self.outcomes
 
     def pump(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Take what ranks and zygote say until `done`; False if that does not come true in time."""
+        """Take what ranks and fork server say until `done`; return False if that takes too long."""
         deadline = time.monotonic() + timeout
         while not done():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             talking = [end for end in self.connections.values() if not end.closed]
-            for ready in wait([self.zygote.control, *talking], left):
-                if ready is self.zygote.control:
-                    self.zygote.receive()
+            for ready in wait([self.fork_client.control, *talking], left):
+                if ready is self.fork_client.control:
+                    self.fork_client.receive()
                 else:
                     self.hear_rank(ready)
         return True
@@ -304,7 +304,7 @@ class Ranks:
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            connection.close()  # the zygote tells how it ended
+            connection.close()  # the fork server tells how it ended
             return
         outcome = self.outcomes[rank]
         if isinstance(message, Finished):
@@ -315,7 +315,7 @@ class Ranks:
             self.at_gate[rank] = message.label if isinstance(message, Gate) else ""
 
     def hearer(self, rank: int) -> Callable[[Change], None]:
-        """What hears of the stops and the end of a rank's process."""
+        """Return what hears of the stops and the end of a rank's process."""
         outcome = self.outcomes[rank]
 
         def hear(change: Change) -> None:

@@ -52,7 +52,7 @@ class Snapshot:
     files: collections.Counter[str]
 
     def since(self, before: Snapshot) -> dict[str, list[str]]:
-        """What is here and was not there before, by kind."""
+        """Return what is here and was not there before, by kind."""
         found = {}
         for field in dataclasses.fields(self):
             extra = getattr(self, field.name) - getattr(before, field.name)
@@ -140,7 +140,7 @@ def parent_of(pid: str) -> int:
 
 
 def descriptors() -> Iterator[str]:
-    """What the open descriptors of this process lead to."""
+    """Yield what the open descriptors of this process lead to."""
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208
         target = readlink(f"/proc/self/fd/{entry}")
         # The descriptor that lists this directory is gone when it is looked at.
@@ -155,7 +155,7 @@ def threads() -> Iterator[str]:
 
 
 def describe(item: str) -> str:
-    """What is worth telling of a leak beside its name; not part of it, because it changes."""
+    """Return a leak with what is worth telling beside its name, which changes meanwhile."""
     kind, _, number = item.partition(" ")
     with contextlib.suppress(OSError):
         if kind == "pid":
@@ -211,7 +211,7 @@ def is_of_another(name: str, path: str) -> bool:
 
 
 def readlink(path: str) -> str:
-    """Where a link leads, or nothing if it is gone."""
+    """Return where a link leads, or nothing if it is gone."""
     try:
         return os.readlink(path)  # noqa: PTH115 - the target is no path
     except OSError:

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = [
     "Abandon",
+    "Barrier",
     "Close",
     "Hello",
-    "Meet",
     "Open",
     "Quit",
     "Reply",
@@ -33,7 +33,7 @@ Verdict: TypeAlias = Literal["passed", "failed", "skipped", "xfailed"]
 
 
 class Target(NamedTuple):
-    """A function, by where it lives: what survives the way into another process."""
+    """A function, by file, module and name, by which another process finds it."""
 
     path: str
     module: str
@@ -50,7 +50,7 @@ class WorldKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """The first word of a rank: it is up, and has imported torch."""
+    """The first message of a rank: it is up, and has imported torch."""
 
     index: int
     pid: int
@@ -79,8 +79,8 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Meet:
-    """Meet the other ranks of a world once: shows whether they are in step."""
+class Barrier:
+    """Wait for the other ranks of a world once: shows whether they are in step."""
 
     key: WorldKey
 
@@ -105,7 +105,7 @@ class Quit:
     """Close everything and exit; not answered."""
 
 
-Request: TypeAlias = Open | Run | Meet | Abandon | Close | Quit
+Request: TypeAlias = Open | Run | Barrier | Abandon | Close | Quit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kadril.testing.mark import mark_of
+from kadril.testing.decorator import ranks_options
 from kadril.testing.messages import WorldKey
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ __all__: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True)
-class Seats:
-    """Stands for the world of a test in the session, where there is none."""
+class WorldRequest:
+    """Stands for the world of a test in the session, which has none itself."""
 
     key: WorldKey
     timeout: float
@@ -40,17 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test for each size and transport."""
-    mark = mark_of(metafunc.function)
-    if mark is None:
+    asked = ranks_options(metafunc.function)
+    if asked is None:
         return
-    options = tuple(sorted(mark.options.items()))
-    seats = [
-        Seats(WorldKey(transport, size, options), mark.timeout)
-        for size in mark.sizes
-        for transport in mark.transports
+    options = tuple(sorted(asked.options.items()))
+    wanted = [
+        WorldRequest(WorldKey(transport, size, options), asked.timeout)
+        for size in asked.sizes
+        for transport in asked.transports
     ]
-    names = [f"{seat.key.size}-{seat.key.transport}" for seat in seats]
-    metafunc.parametrize("world", seats, ids=names, indirect=True)
+    names = [f"{one.key.size}-{one.key.transport}" for one in wanted]
+    metafunc.parametrize("world", wanted, ids=names, indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -62,41 +62,41 @@ def rank_pool(request: pytest.FixtureRequest) -> RankPool:
     pool.root = request.config.rootpath
     pool.inherit_output = request.config.getoption("capture") == "no"
     for item in request.session.items:
-        mark = mark_of(getattr(item, "function", None))
-        if mark is not None:
-            for transport in mark.transports:
-                pool.expect(transport, max(mark.sizes))
+        asked = ranks_options(getattr(item, "function", None))
+        if asked is not None:
+            for transport in asked.transports:
+                pool.expect(transport, max(asked.sizes))
     return pool
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, rank_pool: RankPool) -> Seats:
+def world(request: pytest.FixtureRequest, rank_pool: RankPool) -> WorldRequest:
     """The world of a test marked with `@ranks`."""
     from kadril.testing.pool import Unavailable
 
-    seats = getattr(request, "param", None)
-    if not isinstance(seats, Seats):
+    wanted = getattr(request, "param", None)
+    if not isinstance(wanted, WorldRequest):
         pytest.fail(
             "a test gets its `world` from @kadril.testing.ranks(...), which is missing",
             pytrace=False,
         )
     try:
-        rank_pool.crew(seats.key.transport)
+        rank_pool.worker_pool(wanted.key.transport)
     except Unavailable as error:
         if request.config.getoption("--require-mpi") or request.config.getini("require_mpi"):
             pytest.fail(f"--require-mpi: {error}", pytrace=False)
         pytest.skip(str(error))
-    return seats
+    return wanted
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
     """Run the body of a test on ranks, in place of the call that pytest would make."""
-    seats = pyfuncitem.funcargs.get("world")
-    if not isinstance(seats, Seats):
+    wanted = pyfuncitem.funcargs.get("world")
+    if not isinstance(wanted, WorldRequest):
         return None
     from kadril.testing.failure import RanksFailed
-    from kadril.testing.pool import current_pool, pack, settle
+    from kadril.testing.pool import current_pool, pack, results_of
     from kadril.testing.target import locate
 
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -108,12 +108,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
         failure = str(error)
     if failure is not None:  # outside of the handler, so that it is not shown twice
         pytest.fail(failure, pytrace=False)
-    reports = current_pool().call(seats.key, target, payload, seats.timeout)
+    reports = current_pool().call(wanted.key, target, payload, wanted.timeout)
     for report in reports:
         if report.output:
             pyfuncitem.add_report_section("call", f"output of rank {report.rank}", report.output)
     try:
-        settle(reports)
+        results_of(reports)
     except RanksFailed as error:
         failure = str(error)
     if failure is not None:

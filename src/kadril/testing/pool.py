@@ -16,13 +16,13 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kadril.testing.conversation import Conversation
-from kadril.testing.crew import Crew, LocalCrew, Worker
+from kadril.testing.collective_request import CollectiveRequest
 from kadril.testing.failure import RanksFailed, Report
-from kadril.testing.meeting import Meeting
-from kadril.testing.messages import Close, Meet, Open, Run, Target, WorldKey
-from kadril.testing.mpi_crew import MpiCrew, Unavailable, find_mpi
+from kadril.testing.messages import Barrier, Close, Open, Run, Target, WorldKey
+from kadril.testing.mpi_worker_pool import MpiWorkerPool, Unavailable, find_mpi
+from kadril.testing.rendezvous import Rendezvous
 from kadril.testing.target import locate
+from kadril.testing.worker_pool import LocalWorkerPool, Worker, WorkerPool
 from kadril.testing.worlds import world_key
 
 __all__ = [
@@ -31,8 +31,8 @@ __all__ = [
     "close_pool",
     "current_pool",
     "pack",
+    "results_of",
     "run_on_ranks",
-    "settle",
 ]
 
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ DEFAULT_TIMEOUT = 60.0
 MAX_WORLDS = 8
 
 OPEN_TIMEOUT = 45.0
-MEET_TIMEOUT = 15.0
+BARRIER_TIMEOUT = 15.0
 
 
 class RankPool:
@@ -73,7 +73,7 @@ class RankPool:
         self.inherit_output = inherit_output
         self.mpi_job_size = mpi_job_size
         self.root = root or Path.cwd()
-        self.crews: dict[str, Crew] = {}
+        self.worker_pools: dict[str, WorkerPool] = {}
         self.worlds: OrderedDict[WorldKey, tuple[Worker, ...]] = OrderedDict()
         self.labels = itertools.count()
         self.expected: dict[str, int] = {}
@@ -103,59 +103,59 @@ class RankPool:
             Unavailable: there is no such MPI on this machine.
         """
         key = world_key(transport, size, options)
-        return settle(self.call(key, locate(function), pack(arguments, {}), timeout))
+        return results_of(self.call(key, locate(function), pack(arguments, {}), timeout))
 
     def call(self, key: WorldKey, target: Target, payload: bytes, timeout: float) -> list[Report]:
         """Call a function, with what was packed, on every rank; returns what became of each."""
-        crew = self.crew(key.transport)
-        workers = crew.staff(key.size)
+        pool = self.worker_pool(key.transport)
+        workers = pool.acquire(key.size)
         try:
             if self.worlds.get(key) != tuple(workers):
-                reports = self.open(crew, workers, key)
+                reports = self.open(pool, workers, key)
                 if not all(report.fate == "passed" for report in reports):
                     return reports
             self.worlds.move_to_end(key)
             request = Run(key, target, payload, tuple(sys.path))
-            reports = Conversation(crew, workers, key).hold([request] * key.size, timeout)
-            return self.part(crew, workers, key, reports)
+            reports = CollectiveRequest(pool, workers, key).send([request] * key.size, timeout)
+            return self.keep_in_step(pool, workers, key, reports)
         except BaseException:
             # Interrupted: nobody knows what these ranks are in the middle of.
             for worker in workers:
-                crew.dismiss(worker)
+                pool.discard(worker)
             raise
 
-    def open(self, crew: Crew, workers: Sequence[Worker], key: WorldKey) -> list[Report]:
+    def open(self, pool: WorkerPool, workers: Sequence[Worker], key: WorldKey) -> list[Report]:
         """Have the workers open a world of their own."""
         while len(self.worlds) >= MAX_WORLDS:
             self.forget(next(iter(self.worlds)))
-        meeting = Meeting(crew.directory, f"world-{next(self.labels)}", key.size)
-        hand_over = isinstance(crew, LocalCrew)
+        rendezvous = Rendezvous(pool.directory, f"world-{next(self.labels)}", key.size)
+        hand_over = isinstance(pool, LocalWorkerPool)
         try:
             requests = [
                 Open(
                     key,
                     rank,
-                    str(meeting.path),
-                    meeting.secret,
-                    meeting.job,
+                    str(rendezvous.path),
+                    rendezvous.secret,
+                    rendezvous.job,
                     hand_over and rank == 0,
                 )
                 for rank in range(key.size)
             ]
-            conversation = Conversation(crew, workers, key)
+            opening = CollectiveRequest(pool, workers, key)
             if hand_over:
-                conversation.after_asking[0] = lambda: send_handle(
-                    workers[0].connection, meeting.socket.fileno(), workers[0].pid
+                opening.after_asking[0] = lambda: send_handle(
+                    workers[0].connection, rendezvous.socket.fileno(), workers[0].pid
                 )
-            reports = conversation.hold(requests, OPEN_TIMEOUT)
+            reports = opening.send(requests, OPEN_TIMEOUT)
         finally:
-            meeting.close()
+            rendezvous.close()
         if all(report.fate == "passed" for report in reports):
             self.worlds[key] = tuple(workers)
         return reports
 
-    def part(
-        self, crew: Crew, workers: Sequence[Worker], key: WorldKey, reports: list[Report]
+    def keep_in_step(
+        self, pool: WorkerPool, workers: Sequence[Worker], key: WorldKey, reports: list[Report]
     ) -> list[Report]:
         """After a test: keep the world if its ranks are in step, or throw it away.
 
@@ -165,12 +165,14 @@ class RankPool:
         if any(report.is_failure for report in reports):
             self.forget(key)
             return reports
-        meetings = Conversation(crew, workers, key).hold([Meet(key)] * key.size, MEET_TIMEOUT)
-        if all(meeting.fate == "passed" for meeting in meetings):
+        barriers = CollectiveRequest(pool, workers, key).send(
+            [Barrier(key)] * key.size, BARRIER_TIMEOUT
+        )
+        if all(barrier.fate == "passed" for barrier in barriers):
             return reports
         self.forget(key)
-        if any(meeting.fate == "hung" or meeting.kind == "MismatchError" for meeting in meetings):
-            return [out_of_step(meeting) for meeting in meetings]
+        if any(barrier.fate == "hung" or barrier.kind == "MismatchError" for barrier in barriers):
+            return [out_of_step(barrier) for barrier in barriers]
         return reports  # the test has closed or revoked its world, as it may
 
     def forget(self, key: WorldKey) -> None:
@@ -179,20 +181,20 @@ class RankPool:
             with contextlib.suppress(OSError):  # a dead rank has closed its worlds
                 worker.ask(Close(key))
 
-    def crew(self, transport: str) -> Crew:
-        """The processes for a transport."""
+    def worker_pool(self, transport: str) -> WorkerPool:
+        """Return the processes for a transport."""
         family = family_of(transport)
-        if family not in self.crews:
+        if family not in self.worker_pools:
             if family == "local":
-                self.crews[family] = LocalCrew(inherit_output=self.inherit_output)
+                self.worker_pools[family] = LocalWorkerPool(inherit_output=self.inherit_output)
             else:
                 mpi = find_mpi(family.partition(":")[2], self.root)
-                self.crews[family] = MpiCrew(
+                self.worker_pools[family] = MpiWorkerPool(
                     mpi, self.mpi_job_size, inherit_output=self.inherit_output
                 )
-        crew = self.crews[family]
-        crew.expect(self.expected.get(family, 1))
-        return crew
+        pool = self.worker_pools[family]
+        pool.expect(self.expected.get(family, 1))
+        return pool
 
     def expect(self, transport: str, size: int) -> None:
         """Say how large a world will be needed, so that its ranks are started together."""
@@ -202,13 +204,13 @@ class RankPool:
     def close(self) -> None:
         """End all ranks. The pool can be used again; it starts new ones."""
         self.worlds.clear()
-        while self.crews:
-            _, crew = self.crews.popitem()
-            crew.close()
+        while self.worker_pools:
+            _, pool = self.worker_pools.popitem()
+            pool.close()
 
 
 def family_of(transport: str) -> str:
-    """Which processes serve a transport: each MPI has its own."""
+    """Return which processes serve a transport: each MPI has its own."""
     return transport if transport.startswith("mpi:") else "local"
 
 
@@ -230,15 +232,15 @@ def pack(arguments: Sequence[object], keywords: Mapping[str, object]) -> bytes:
     return pickle.dumps((tuple(arguments), dict(keywords), list(warnings.filters)))
 
 
-def out_of_step(meeting: Report) -> Report:
-    """The report of a rank whose world cannot be met in after a test."""
+def out_of_step(barrier: Report) -> Report:
+    """Return the report of a rank that failed in the barrier after a test."""
     summary = "the test left its ranks out of step: some made a collective call that others did not"
-    text = f"in a barrier of all ranks after the test:\n{meeting.summary}\n{meeting.text}"
-    return dataclasses.replace(meeting, fate="failed", summary=summary, text=text)
+    text = f"in a barrier of all ranks after the test:\n{barrier.summary}\n{barrier.text}"
+    return dataclasses.replace(barrier, fate="failed", summary=summary, text=text)
 
 
-def settle(reports: Sequence[Report]) -> list[Any]:
-    """The results by rank, if there are any.
+def results_of(reports: Sequence[Report]) -> list[Any]:
+    """Return the results by rank, if there are any.
 
     Raises:
         RanksFailed: a rank failed, or some skipped and others did not.
@@ -260,7 +262,7 @@ _current: RankPool | None = None
 
 
 def current_pool() -> RankPool:
-    """The pool of this process, made when first asked for."""
+    """Return the pool of this process, made when first asked for."""
     global _current  # noqa: PLW0603 - one pool per process is the point
     if _current is None:
         _current = RankPool()

@@ -23,7 +23,7 @@ TAIL_BYTES = 64 * 1024
 
 
 def state_of(pid: int) -> str:
-    """How a process is: "running", "sleeping", "stopped", "traced" or "dead"."""
+    """Return how a process is: "running", "sleeping", "stopped", "traced" or "dead"."""
     try:
         # The name, in parentheses, may hold anything; the state is the first word behind it.
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -62,7 +62,7 @@ def ask_for_stacks(pid: int, path: Path, stack_signal: int, patience: float = 1.
 
 
 def read_tail(path: Path, start: int = 0) -> str:
-    """The text of a file from an offset on; of a long one, its end."""
+    """Return the text of a file from an offset on; of a long one, its end."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

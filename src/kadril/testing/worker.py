@@ -37,12 +37,12 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 def output_path(directory: Path, index: int) -> Path:
-    """Where a rank prints to."""
+    """Return where a rank prints to."""
     return directory / f"rank-{index}.output"
 
 
 def stack_path(directory: Path, index: int) -> Path:
-    """Where a rank writes its stacks to when asked."""
+    """Return where a rank writes its stacks to when asked."""
     return directory / f"rank-{index}.stack"
 
 
@@ -91,14 +91,14 @@ def serve(connection: Any, index: int, communicator: Any) -> None:
     """Answer requests until told to quit, or until the session is gone."""
     import torch
 
-    from kadril.testing.desk import Desk
     from kadril.testing.orphans import die_with_connection
+    from kadril.testing.request_handler import RequestHandler
 
     torch.set_num_threads(1)  # ranks share the cores; a pool of threads each would fight over them
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     if communicator is not None:
         die_with_connection(connection.fileno())
-    desk = Desk(connection, communicator)
+    handler = RequestHandler(connection, communicator)
     connection.send(Hello(index, os.getpid()))
     while True:
         try:
@@ -107,8 +107,8 @@ def serve(connection: Any, index: int, communicator: Any) -> None:
             break
         if isinstance(request, Quit):
             break
-        connection.send(desk.answer(number, request))
-    desk.close()
+        connection.send(handler.answer(number, request))
+    handler.close()
     if communicator is None:
         # Nothing is left to save, and taking torch down piece by piece takes a while. MPI has to be
         # finalized.

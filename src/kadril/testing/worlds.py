@@ -23,7 +23,7 @@ CONNECT_TIMEOUT = 30.0
 
 
 def world_key(transport: str, size: int, options: Mapping[str, object]) -> WorldKey:
-    """The key of a world.
+    """Return the key of a world.
 
     Raises:
         ValueError: a size that the pool cannot have, or a transport it does not know.
@@ -39,7 +39,7 @@ def world_key(transport: str, size: int, options: Mapping[str, object]) -> World
 
 
 def world_config(key: WorldKey) -> Config:
-    """The options of a test's world; not the environment's, so that it is the same everywhere."""
+    """Return the options of a test's world; not the environment's, so that all are alike."""
     transport = (
         key.transport.partition(":")[0] if key.transport.startswith("mpi") else key.transport
     )
@@ -53,7 +53,7 @@ def world_config(key: WorldKey) -> Config:
 
 
 def open_world(request: Open, listener: socket | None) -> World:
-    """Open a world over the meeting place that the session has made."""
+    """Open a world through the rendezvous that the session has made."""
     from kadril.world import open_local
 
     return open_local(

@@ -16,7 +16,7 @@ __all__ = ["Engine", "open_engines"]
 
 
 def open_engines(job: str, world: World) -> dict[str, Engine]:
-    """The engines of a job, on one of its ranks; collective over its world.
+    """Return the engines of a job, on one of its ranks; collective over its world.
 
     Each is imported here, so that a rank loads its own and no other.
     """

@@ -21,15 +21,15 @@ class Engine(Protocol):
     """One way to move memory between ranks."""
 
     def allocate(self, count: int, memory: str) -> Any:
-        """An array of float32 for its calls, of the kind that its users have."""
+        """Return an array of float32 for its calls, of the kind that its users have."""
         ...
 
     def look(self, array: Any) -> Floats:
-        """The same memory as a numpy array."""
+        """Return the same memory as a numpy array."""
         ...
 
     def bind(self, work: Workload) -> Callable[[], object]:
-        """The call to measure, with its arguments ready.
+        """Return the call to measure, with its arguments ready.
 
         Raises:
             Unsupported: it has no such collective.

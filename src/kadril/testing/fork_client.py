@@ -1,4 +1,4 @@
-"""The session's end of the nursery: have ranks forked, and hear what becomes of them."""
+"""The session's side of the fork server: have ranks forked, and hear what becomes of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kadril.testing.crew import START_TIMEOUT, PoolError, worker_environment
+from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, Load, Reap
 from kadril.testing.leaks import keep, release
 from kadril.testing.messages import Target
-from kadril.testing.orders import MAX_MESSAGE, Change, Done, Fork, Load, Reap
+from kadril.testing.worker_pool import START_TIMEOUT, PoolError, worker_environment
 
-__all__ = ["Zygote", "close_zygote", "current_zygote"]
+__all__ = ["ForkClient", "close_fork_client", "current_fork_client"]
 
-ORDER_TIMEOUT = 30.0
+REQUEST_TIMEOUT = 30.0
 
 
-class Zygote:
-    """A process with torch imported, to fork ranks from.
+class ForkClient:
+    """Starts a process with torch imported, and has ranks forked from it.
 
     Raises:
         PoolError: it could not be started.
@@ -37,7 +37,7 @@ class Zygote:
         self.listeners: dict[int, Callable[[Change], None]] = {}
         self.loaded: set[Target] = set()
         with theirs:
-            command = [sys.executable, "-m", "kadril.testing.nursery"]
+            command = [sys.executable, "-m", "kadril.testing.fork_server"]
             self.process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ class Zygote:
         """Have the module of a function imported."""
         module = target._replace(qualname="")
         if module not in self.loaded:
-            self.order(Load(target, tuple(sys.path)))
+            self.request(Load(target, tuple(sys.path)))
             self.loaded.add(module)
 
     def fork(
@@ -72,34 +72,34 @@ class Zygote:
         listener: Callable[[Change], None],
     ) -> int:
         """Fork a rank; `listener` hears of its stops and its end. Returns its pid."""
-        pid = self.order(Fork(rank, os.fspath(directory)), descriptors).pid
+        pid = self.request(Fork(rank, os.fspath(directory)), descriptors).pid
         self.listeners[pid] = listener
         return pid
 
     def reap(self, pids: Sequence[int]) -> None:
         """Let go of ranks that have ended; their pids may be reused from here on."""
         if pids:
-            self.order(Reap(tuple(pids)))
+            self.request(Reap(tuple(pids)))
         for pid in pids:
             self.listeners.pop(pid, None)
 
-    def order(self, order: object, descriptors: Sequence[int] = ()) -> Done:
-        """Send an order and wait until it is carried out.
+    def request(self, request: object, descriptors: Sequence[int] = ()) -> Done:
+        """Send a request and wait until it is carried out.
 
         Raises:
             PoolError: it went wrong.
         """
-        socket.send_fds(self.control, [pickle.dumps(order)], list(descriptors))
-        return self.answer(ORDER_TIMEOUT)
+        socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
+        return self.answer(REQUEST_TIMEOUT)
 
     def answer(self, timeout: float) -> Done:
-        """Wait for the answer to an order; changes that come before it are told on the way."""
+        """Wait for the answer to a request; changes that come before it go to their listeners."""
         deadline = time.monotonic() + timeout
         while select.select([self.control], [], [], max(0.0, deadline - time.monotonic()))[0]:
             message = self.receive()
             if isinstance(message, Done):
-                if message.trouble:
-                    raise PoolError(f"the process that forks ranks: {message.trouble}")
+                if message.problem:
+                    raise PoolError(f"the process that forks ranks: {message.problem}")
                 return message
         raise PoolError(f"the process that forks ranks did not answer within {timeout:g} s")
 
@@ -107,7 +107,7 @@ class Zygote:
         """Take one message; a change goes to its listener."""
         data = self.control.recv(MAX_MESSAGE)
         if not data:
-            close_zygote()  # and with it, by the kernel's hand, all ranks it has forked
+            close_fork_client()  # the kernel has killed all ranks that it forked
             raise PoolError("the process that forks ranks is gone; the next Ranks starts another")
         message = pickle.loads(data)
         if isinstance(message, Change) and message.pid in self.listeners:
@@ -125,22 +125,22 @@ class Zygote:
         release(self)
 
 
-_current: Zygote | None = None
+_current: ForkClient | None = None
 
 
-def current_zygote() -> Zygote:
-    """The zygote of this process, started when first asked for."""
+def current_fork_client() -> ForkClient:
+    """Return the client of this process; its server is started when first asked for."""
     global _current  # noqa: PLW0603 - one per process is the point
     if _current is None:
-        _current = Zygote()
-        atexit.register(close_zygote)
+        _current = ForkClient()
+        atexit.register(close_fork_client)
     return _current
 
 
-def close_zygote() -> None:
-    """End the zygote of this process, if it has one."""
+def close_fork_client() -> None:
+    """End the fork server of this process, if it has one."""
     global _current
     # A child made by fork has a copy of it that is not its own.
     if _current is not None and _current.owner == os.getpid():
-        zygote, _current = _current, None
-        zygote.close()
+        client, _current = _current, None
+        client.close()

@@ -1,6 +1,6 @@
-"""What the session and the nursery say to each other.
+"""The messages between the session and its fork server.
 
-session                            nursery
+session                            fork server
 |  -- Load(target) ------------>  |  imports the module of the test
 |  -- Fork(rank) + sockets ---->  |  forks; the rank talks to the session itself
 |  <---------- Change(pid) -----  |  a rank has stopped, gone on, or ended, with the time
@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from kadril.testing.messages import Target
 
-__all__ = ["MAX_MESSAGE", "Change", "Done", "Fork", "Load", "Order", "Reap"]
+__all__ = ["MAX_MESSAGE", "Change", "Done", "Fork", "Load", "Reap", "Request"]
 
 MAX_MESSAGE = 64 * 1024
 
@@ -42,15 +42,15 @@ class Reap:
     pids: tuple[int, ...]
 
 
-Order: TypeAlias = Load | Fork | Reap
+Request: TypeAlias = Load | Fork | Reap
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """The answer to an order: the pid of a fork, or what went wrong."""
+    """The answer to a request: the pid of a fork, or what went wrong."""
 
     pid: int = 0
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

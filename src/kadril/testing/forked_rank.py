@@ -1,4 +1,4 @@
-"""The life of a disposable rank, from the fork to its end, whatever end that is."""
+"""A disposable rank: what its process does from the fork to its end, whatever end that is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kadril.testing.worker import STACK_SIGNAL, output_path, redirect_output, st
 if TYPE_CHECKING:
     from kadril.world import World
 
-__all__ = ["Assignment", "Finished", "Gate", "Mark", "live", "pass_gate", "set_mark"]
+__all__ = ["Assignment", "Finished", "Gate", "Mark", "pass_gate", "run_forked_rank", "set_mark"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Finished:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """The rank has come to a mark."""
+    """The rank has reached a mark."""
 
     label: str
 
@@ -65,8 +65,8 @@ class Gate:
     label: str
 
 
-class Life:
-    """One rank: does its assignments until the session lets go of it."""
+class ForkedRank:
+    """One rank: does its assignments until the session closes the connection."""
 
     def __init__(self, connection: Connection[Any, Any], listener: socket | None) -> None:
         self.connection = connection
@@ -125,14 +125,14 @@ class Life:
         return world
 
 
-_life: Life | None = None
+_rank: ForkedRank | None = None
 
 
-def live(
+def run_forked_rank(
     connection: Connection[Any, Any], listener: socket | None, rank: int, directory: Path
 ) -> None:
-    """Be a rank in a process that was just forked; does not return."""
-    global _life  # noqa: PLW0603 - a process has one life
+    """Run a rank in a process that was just forked; does not return."""
+    global _rank  # noqa: PLW0603 - a process is one rank
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -143,10 +143,10 @@ def live(
         # Not closed, so that it can be written to until the last moment.
         stacks = os.open(stack_path(directory, rank), os.O_WRONLY | os.O_CREAT, 0o600)
         faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
-        _life = Life(connection, listener)
-        _life.serve()
-        if _life.world is not None:
-            _life.world.close()
+        _rank = ForkedRank(connection, listener)
+        _rank.serve()
+        if _rank.world is not None:
+            _rank.world.close()
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -179,7 +179,7 @@ def arm(fault: str) -> None:
 
 def report_error(error: BaseException) -> ErrorReport:
     """Put an exception into a form that another process can read without its class."""
-    from kadril.testing.desk import format_failure
+    from kadril.testing.request_handler import format_failure
 
     fields = {name: value for name, value in vars(error).items() if is_plain(value)}
     bases = tuple(base.__name__ for base in type(error).__mro__)
@@ -196,24 +196,24 @@ def is_plain(value: object) -> bool:
 
 
 def set_mark(label: str) -> None:
-    """Tell the session that this rank has come to a mark."""
-    current_life().send(Mark(label))
+    """Tell the session that this rank has reached a mark."""
+    current_rank().send(Mark(label))
 
 
 def pass_gate(label: str) -> None:
     """Tell the session that this rank is at a gate, and wait until it is opened."""
-    life = current_life()
-    life.send(Gate(label))
-    while life.connection.recv() != Gate(label):
+    rank = current_rank()
+    rank.send(Gate(label))
+    while rank.connection.recv() != Gate(label):
         pass
 
 
-def current_life() -> Life:
-    """The life of this process.
+def current_rank() -> ForkedRank:
+    """Return the rank that this process is.
 
     Raises:
         StateError: it is no disposable rank.
     """
-    if _life is None:
+    if _rank is None:
         raise StateError("marks and gates are for functions that kadril.testing.Ranks has started")
-    return _life
+    return _rank

@@ -1,4 +1,4 @@
-"""A meeting place: the private directory and socket where the ranks of a world find each other."""
+"""Where the ranks of a world find each other: a private directory with a socket in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kadril.testing.process import state_of
 
-__all__ = ["Meeting", "make_directory", "remove_directory", "sweep_directories"]
+__all__ = ["Rendezvous", "make_directory", "remove_directory", "sweep_directories"]
 
 # A unix socket's path is cut off at 107 bytes; leave room for the name of the socket itself.
 LONGEST_DIRECTORY = 80
@@ -64,8 +64,8 @@ def is_mine(directory: Path) -> bool:
         return False
 
 
-class Meeting:
-    """What the ranks of one world are told so that they meet: a path, a secret, a job.
+class Rendezvous:
+    """What the ranks of one world are told so that they find each other: path, secret, job.
 
     The session binds and listens before any rank is told, so that ranks may come in any order.
     """
@@ -83,6 +83,6 @@ class Meeting:
             raise
 
     def close(self) -> None:
-        """Forget the place; ranks that have met do not need it."""
+        """Remove the socket; ranks that have connected do not need it."""
         self.socket.close()
         self.path.unlink(missing_ok=True)

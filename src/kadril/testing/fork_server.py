@@ -1,4 +1,4 @@
-"""The nursery: `python -m kadril.testing.nursery <descriptor> <parent pid>` forks ranks.
+"""The fork server: `python -m kadril.testing.fork_server <descriptor> <parent pid>`.
 
 It imports torch once and stays single-threaded, so that a fork of it is a sound process that has
 torch imported, some milliseconds old. It reaps no child before it is told to: until then the
@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from kadril.testing.disposable import live
-from kadril.testing.orders import MAX_MESSAGE, Change, Done, Fork, Load, Order, Reap
+from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, Load, Reap, Request
+from kadril.testing.forked_rank import run_forked_rank
 from kadril.testing.orphans import die_with_parent
 from kadril.testing.target import load_module
 
@@ -35,77 +35,77 @@ PRELOADED = (
     "torch.distributed",
     "kadril.transport.shm",
     "kadril.world",
-    "kadril.testing.desk",
+    "kadril.testing.request_handler",
     "kadril.testing.faults",
 )
 
 
-class Nursery:
-    """Forks ranks and tells what becomes of them."""
+class ForkServer:
+    """Forks ranks and tells the session what becomes of them."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.children: set[int] = set()  # forked, and not known to have ended
-        self.wakeup, self.bell = socket.socketpair()
-        for end in (self.wakeup, self.bell):
+        self.wakeup, self.wakeup_sender = socket.socketpair()
+        for end in (self.wakeup, self.wakeup_sender):
             end.setblocking(False)
-        # A stop or an end of a child rings; the handler itself has nothing to do.
-        signal.set_wakeup_fd(self.bell.fileno(), warn_on_full_buffer=False)
+        # A stop or an end of a child writes to it; the handler itself has nothing to do.
+        signal.set_wakeup_fd(self.wakeup_sender.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Take orders until the session is gone."""
+        """Handle requests until the session is gone."""
         while True:
             ready, _, _ = select.select([self.control, self.wakeup], [], [])
             if self.wakeup in ready:
                 self.wakeup.recv(4096)
                 self.tell_changes()
-            if self.control in ready and not self.take_order():
+            if self.control in ready and not self.handle_request():
                 return
 
-    def take_order(self) -> bool:
-        """Carry out one order; False if there are no more."""
+    def handle_request(self) -> bool:
+        """Handle one request; return False if there are no more."""
         message, descriptors, _, _ = socket.recv_fds(self.control, MAX_MESSAGE, 2)
         if not message:
             return False
-        order: Order = pickle.loads(message)
+        request: Request = pickle.loads(message)
         try:
-            if isinstance(order, Fork):
-                answer = Done(self.fork(order, descriptors))
-            elif isinstance(order, Load):
-                answer = self.load(order)
+            if isinstance(request, Fork):
+                answer = Done(self.fork(request, descriptors))
+            elif isinstance(request, Load):
+                answer = self.load(request)
             else:
-                answer = self.reap(order)
+                answer = self.reap(request)
         except BaseException:
-            answer = Done(trouble=traceback.format_exc())
+            answer = Done(problem=traceback.format_exc())
         self.control.send(pickle.dumps(answer))
         return True
 
-    def load(self, order: Load) -> Done:
+    def load(self, request: Load) -> Done:
         """Import the module of a test, if that leaves this process fit to fork."""
-        sys.path[:] = order.import_path
-        load_module(order.target.path, order.target.module)
+        sys.path[:] = request.import_path
+        load_module(request.target.path, request.target.module)
         gc.collect()
         gc.freeze()  # so that a collection in a rank does not touch, and copy, every page
-        return Done(trouble=why_unfit(order.target.module))
+        return Done(problem=why_unfit(request.target.module))
 
-    def fork(self, order: Fork, descriptors: list[int]) -> int:
+    def fork(self, request: Fork, descriptors: list[int]) -> int:
         """Fork a rank."""
         pid = os.fork()
         if pid == 0:
-            for end in (self.control, self.wakeup, self.bell):
+            for end in (self.control, self.wakeup, self.wakeup_sender):
                 end.close()
             connection: Connection[Any, Any] = Connection(descriptors[0])
             listener = socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
-            live(connection, listener, order.rank, Path(order.directory))
+            run_forked_rank(connection, listener, request.rank, Path(request.directory))
         for descriptor in descriptors:
             os.close(descriptor)
         self.children.add(pid)
         return pid
 
-    def reap(self, order: Reap) -> Done:
+    def reap(self, request: Reap) -> Done:
         """Wait for children that were told as ended."""
-        for pid in order.pids:
+        for pid in request.pids:
             os.waitpid(pid, 0)
             self.children.discard(pid)
         return Done()
@@ -124,7 +124,7 @@ class Nursery:
 
     def tell_pauses(self, pid: int, at: float) -> None:
         """Tell the session that a child has stopped or gone on."""
-        # One that ends meanwhile has no such news any more, and rings again.
+        # One that ends meanwhile has no such news any more, and there is another signal.
         with contextlib.suppress(ChildProcessError):
             while change := os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG):
                 went_on = change.si_code == os.CLD_CONTINUED
@@ -136,7 +136,7 @@ class Nursery:
 
 
 def why_unfit(module: str) -> str:
-    """Why this process must not fork, or nothing."""
+    """Return why this process must not fork, or an empty string."""
     names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     if len(names) == 1:
         return ""
@@ -150,15 +150,15 @@ def main(arguments: list[str]) -> None:
     """Serve one session."""
     control = socket.socket(fileno=int(arguments[0]))
     die_with_parent(int(arguments[1]))
-    trouble = ""
+    problem = ""
     try:
         for name in PRELOADED:
             importlib.import_module(name)
-        trouble = why_unfit("torch")
+        problem = why_unfit("torch")
     except BaseException:
-        trouble = traceback.format_exc()
-    control.send(pickle.dumps(Done(trouble=trouble)))
-    Nursery(control).serve()
+        problem = traceback.format_exc()
+    control.send(pickle.dumps(Done(problem=problem)))
+    ForkServer(control).serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A crew: the processes behind a pool of ranks, as the test session sees them."""
+"""The processes behind the standing pool of ranks, as the test session sees them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from typing import Any, Protocol
 
 from kadril.errors import KadrilError
 from kadril.testing.leaks import keep, release
-from kadril.testing.meeting import make_directory, remove_directory
 from kadril.testing.messages import Hello, Quit, Request
 from kadril.testing.process import ask_for_stacks, describe_exit, read_tail, state_of
+from kadril.testing.rendezvous import make_directory, remove_directory
 from kadril.testing.worker import SECRET_NAME, SOCKET_NAME, STACK_SIGNAL, output_path, stack_path
 
-__all__ = ["Crew", "Lobby", "LocalCrew", "PoolError", "Worker", "worker_environment"]
+__all__ = ["Listener", "LocalWorkerPool", "PoolError", "Worker", "WorkerPool", "worker_environment"]
 
 # Importing torch takes seconds, several times that when all cores do it at once.
 START_TIMEOUT = 120.0
@@ -37,7 +37,7 @@ class PoolError(KadrilError):
 
 
 class Worker:
-    """One standing rank."""
+    """One standing rank, as the session sees it."""
 
     def __init__(
         self,
@@ -64,37 +64,37 @@ class Worker:
         return number
 
     def output_size(self) -> int:
-        """How many bytes it has printed since it was started."""
+        """Return how many bytes it has printed since it was started."""
         return self.output_file.stat().st_size if self.output_file.exists() else 0
 
     def peek_output(self) -> str:
-        """What it has printed since it was last taken."""
+        """Return what it has printed since it was last taken."""
         return read_tail(self.output_file, self.output_read)
 
     def take_output(self) -> str:
-        """What it has printed since the last call."""
+        """Return what it has printed since the last call."""
         size = self.output_size()
         text = self.peek_output() if size > self.output_read else ""
         self.output_read = size
         return text
 
     def stacks(self) -> str:
-        """Where its threads are, in its own words; a stopped process has none."""
+        """Return where its threads are, as it says; a stopped process cannot."""
         state = state_of(self.pid)
         if state in ("stopped", "traced", "dead"):
             return f"(the process is {state})"
         stacks = ask_for_stacks(self.pid, self.stack_file, STACK_SIGNAL)
         return stacks or f"(the process is {state} and did not answer)"
 
-    def last_words(self) -> str:
-        """What it, and the mpirun that started it, printed last."""
+    def last_output(self) -> str:
+        """Return what it, and the mpirun that started it, printed last."""
         words = f"the last it printed:\n{self.peek_output()}"
         if self.job_output is not None:
             words += f"\nthe last that mpirun printed:\n{read_tail(self.job_output)}"
         return words
 
     def ending(self) -> str:
-        """How it ended, for one whose connection is gone."""
+        """Return how it ended, for one whose connection is gone."""
         try:
             end = describe_exit(self.process.wait(QUIT_TIMEOUT))
         except subprocess.TimeoutExpired:
@@ -113,7 +113,7 @@ class Worker:
         self.process.wait()
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Processes that can be asked to be ranks."""
 
     directory: Path
@@ -122,12 +122,12 @@ class Crew(Protocol):
         """Say how many ranks will be needed, so that they are started together."""
         ...
 
-    def staff(self, size: int) -> list[Worker]:
-        """The workers of ranks 0 to size - 1, all of them alive."""
+    def acquire(self, size: int) -> list[Worker]:
+        """Return the workers of ranks 0 to size - 1, all of them alive."""
         ...
 
-    def dismiss(self, worker: Worker) -> None:
-        """End a worker that cannot be used any more; `staff` finds another in its place."""
+    def discard(self, worker: Worker) -> None:
+        """End a worker that cannot be used any more; `acquire` starts another in its place."""
         ...
 
     def close(self) -> None:
@@ -135,8 +135,8 @@ class Crew(Protocol):
         ...
 
 
-class Lobby:
-    """Where started processes report: a socket in a private directory, a secret beside it."""
+class Listener:
+    """Where started processes connect: a socket in a private directory, a secret beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.secret = secrets.token_bytes(32)
@@ -148,7 +148,7 @@ class Lobby:
         self.socket.listen(16)
         self.waiting: list[Connection[Any, Any]] = []
 
-    def welcome(
+    def accept(
         self, check: Callable[[], None], deadline: float
     ) -> tuple[Hello, Connection[Any, Any]]:
         """Wait for the next process that is up.
@@ -163,20 +163,20 @@ class Lobby:
         while time.monotonic() < deadline:
             for ready in wait([self.socket, *self.waiting], timeout=0.2):
                 if ready is self.socket:
-                    self.admit()
+                    self.authenticate()
                 elif isinstance(ready, Connection):
                     self.waiting.remove(ready)
                     try:
                         return ready.recv(), ready
                     except EOFError:
-                        ready.close()  # it died on the way; `check` says how
+                        ready.close()  # it died meanwhile; `check` says how
             check()
         raise PoolError(f"the ranks of the test pool were not up within {START_TIMEOUT:g} s")
 
-    def admit(self) -> None:
-        """Let a process in that knows the secret; its hello comes when it has imported torch."""
-        guest, _ = self.socket.accept()
-        connection: Connection[Any, Any] = Connection(guest.detach())
+    def authenticate(self) -> None:
+        """Accept a process that knows the secret; its hello comes when it has imported torch."""
+        accepted, _ = self.socket.accept()
+        connection: Connection[Any, Any] = Connection(accepted.detach())
         try:
             deliver_challenge(connection, self.secret)
             answer_challenge(connection, self.secret)
@@ -186,13 +186,13 @@ class Lobby:
             self.waiting.append(connection)
 
     def close(self) -> None:
-        """Close the door, also to those who have not said hello."""
+        """Close the socket, and connections of processes that have not said hello."""
         self.socket.close()
         for connection in self.waiting:
             connection.close()
 
 
-class LocalCrew:
+class LocalWorkerPool:
     """Plain processes on this host, one per rank, started when first needed.
 
     Args:
@@ -202,8 +202,8 @@ class LocalCrew:
     def __init__(self, *, inherit_output: bool = False) -> None:
         self.output = "inherit" if inherit_output else "file"
         self.directory = make_directory("pool")
-        self.lobby = Lobby(self.directory)
-        keep(self, fds=[self.lobby.socket.fileno()], paths=[self.directory])
+        self.listener = Listener(self.directory)
+        keep(self, fds=[self.listener.socket.fileno()], paths=[self.directory])
         self.expected = 1
         self.starting: dict[int, subprocess.Popen[bytes]] = {}
         self.workers: dict[int, Worker] = {}
@@ -212,15 +212,15 @@ class LocalCrew:
         """Say how many ranks will be needed, so that they are started together."""
         self.expected = max(self.expected, size)
 
-    def staff(self, size: int) -> list[Worker]:
-        """The workers of ranks 0 to size - 1, all of them alive.
+    def acquire(self, size: int) -> list[Worker]:
+        """Return the workers of ranks 0 to size - 1, all of them alive.
 
         Raises:
             PoolError: a process could not be started.
         """
         for worker in list(self.workers.values()):
             if not worker.alive:
-                self.dismiss(worker)
+                self.discard(worker)
         self.expect(size)
         for index in range(self.expected):
             if index not in self.workers and index not in self.starting:
@@ -228,7 +228,7 @@ class LocalCrew:
                 keep(self, pids=[self.starting[index].pid])
         deadline = time.monotonic() + START_TIMEOUT
         while not self.workers.keys() >= set(range(size)):
-            hello, connection = self.lobby.welcome(self.check, deadline)
+            hello, connection = self.listener.accept(self.check, deadline)
             keep(self, fds=[connection.fileno()])
             process = self.starting.pop(hello.index)
             self.workers[hello.index] = Worker(hello, connection, self.directory, process)
@@ -263,15 +263,15 @@ class LocalCrew:
                     + read_tail(output_path(self.directory, index))
                 )
 
-    def dismiss(self, worker: Worker) -> None:
-        """End a worker; the next `staff` starts another."""
+    def discard(self, worker: Worker) -> None:
+        """End a worker; the next `acquire` starts another."""
         worker.kill()
         self.workers.pop(worker.index, None)
 
     def close(self) -> None:
         """Ask all to quit, kill those who do not, and remove the directory."""
         for worker in self.workers.values():
-            quit_politely(worker)
+            ask_to_quit(worker)
         for process in self.starting.values():
             process.kill()
         processes = [worker.process for worker in self.workers.values()]
@@ -280,13 +280,13 @@ class LocalCrew:
             worker.connection.close()
         self.workers.clear()
         self.starting.clear()
-        self.lobby.close()
+        self.listener.close()
         remove_directory(self.directory)
         release(self)
 
 
 def worker_environment() -> dict[str, str]:
-    """The session's environment, with the session's import path and one thread per rank."""
+    """Return the session's environment, with the session's import path and one thread per rank."""
     environment = dict(os.environ)
     # What every Python has by itself must keep its place behind what was added to it.
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -298,7 +298,7 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
-def quit_politely(worker: Worker) -> None:
+def ask_to_quit(worker: Worker) -> None:
     """Ask a worker to close its worlds and exit."""
     with contextlib.suppress(OSError):  # it is gone already
         worker.ask(Quit())

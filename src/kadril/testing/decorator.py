@@ -1,4 +1,4 @@
-"""The decorator that runs a test on ranks. It needs no pytest: the plugin looks for its mark."""
+"""The decorator that runs a test on ranks. It needs no pytest: the plugin finds what it noted."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["RanksMark", "mark_of", "ranks"]
+__all__ = ["RanksOptions", "ranks", "ranks_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MARK = "__kadril_ranks__"
+ATTRIBUTE = "__kadril_ranks__"
 
 
 @dataclasses.dataclass(frozen=True)
-class RanksMark:
+class RanksOptions:
     """What a test asked for: every size on every transport."""
 
     sizes: tuple[int, ...]
@@ -65,20 +65,20 @@ def ranks(
     for transport in transports:
         for size in sizes:
             world_key(transport, size, options)
-    mark = RanksMark(sizes, tuple(transports), timeout, options)
+    asked = RanksOptions(sizes, tuple(transports), timeout, options)
 
-    def set_mark(function: Function) -> Function:
+    def note(function: Function) -> Function:
         if "world" not in inspect.signature(function).parameters:
             raise TypeError(
                 f"{function.__qualname__} runs on ranks, so it needs an argument `world`"
             )
-        setattr(function, MARK, mark)
+        setattr(function, ATTRIBUTE, asked)
         return function
 
-    return set_mark
+    return note
 
 
-def mark_of(function: object) -> RanksMark | None:
-    """What `@ranks` said about a function, or None."""
-    mark = getattr(function, MARK, None)
-    return mark if isinstance(mark, RanksMark) else None
+def ranks_options(function: object) -> RanksOptions | None:
+    """Return what `@ranks` asked for a function, or None."""
+    asked = getattr(function, ATTRIBUTE, None)
+    return asked if isinstance(asked, RanksOptions) else None

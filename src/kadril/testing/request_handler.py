@@ -1,4 +1,4 @@
-"""The desk of a standing rank: keeps its worlds, and answers the requests of the test session."""
+"""The request handler of a standing rank: keeps its worlds, answers requests of the session."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from multiprocessing.reduction import recv_handle
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
-from kadril.testing.messages import Abandon, Close, Meet, Open, Reply, Request, Run, WorldKey
+from kadril.testing.messages import Abandon, Barrier, Close, Open, Reply, Request, Run, WorldKey
 from kadril.testing.target import load
 from kadril.testing.worlds import open_mpi_world, open_world
 
 if TYPE_CHECKING:
     from kadril.world import World
 
-__all__ = ["Desk", "format_failure"]
+__all__ = ["RequestHandler", "format_failure"]
 
 logger = logging.getLogger("kadril")
 
 
-class Desk:
-    """Answers requests, one after the other."""
+class RequestHandler:
+    """Handles the requests of a session, one after the other."""
 
     def __init__(self, connection: Connection[Any, Any], communicator: Any = None) -> None:
         self.connection = connection
@@ -40,7 +40,7 @@ class Desk:
         try:
             value = pickle.dumps(self.act(request))
         except BaseException as error:
-            return judge(number, error)
+            return failure_reply(number, error)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -52,7 +52,7 @@ class Desk:
             return self.run(request)
         if isinstance(request, Open):
             self.open(request)
-        elif isinstance(request, Meet):
+        elif isinstance(request, Barrier):
             self.worlds[request.key].transport.barrier(name="kadril.testing: end of test")
         elif isinstance(request, Abandon):
             self.abandon(request)
@@ -120,8 +120,8 @@ def lent(world: World) -> Iterator[None]:
             world.close_dependents()
 
 
-def judge(number: int, error: BaseException) -> Reply:
-    """The verdict on what a function raised."""
+def failure_reply(number: int, error: BaseException) -> Reply:
+    """Return the reply about a function that raised."""
     at = time.monotonic()
     # Only a module that has imported pytest can have raised its outcomes.
     outcomes = sys.modules.get("_pytest.outcomes")
@@ -142,7 +142,7 @@ def judge(number: int, error: BaseException) -> Reply:
 
 
 def format_failure(error: BaseException) -> str:
-    """The traceback of a failure, from the function of the test on."""
+    """Return the traceback of a failure, from the function of the test on."""
     story = traceback.TracebackException.from_exception(error)
     kit = {__file__, load.__code__.co_filename}
     while len(story.stack) > 1 and story.stack[0].filename in kit:
@@ -163,7 +163,7 @@ def warning_filters(filters: list[tuple[Any, ...]]) -> Iterator[None]:
 
 
 def pattern_of(compiled: Any) -> str:
-    """The text of a compiled pattern; None matches everything."""
+    """Return the text of a compiled pattern; None matches everything."""
     if compiled is None:
         return ""
     return compiled if isinstance(compiled, str) else str(compiled.pattern)
