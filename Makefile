@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DARCY_DATA := neuraloperator==0.3.0
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 PYTEST := $(BIN)/python -m pytest
-QUICK := $(PYTEST) -m "not faults and not long" --require-mpi
+QUICK := $(PYTEST) -m "not faults and not long" --require-mpi --slowest 10
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check native-test sanitize python-test ranks-lane other-lane faults bench format clean

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from example import run_example
+from example import launch_example
 
 
 def test_it_learns_to_read_digits() -> None:
     words = ("--width", "128", "--epochs", "2", "--rounds", "2")
-    lines = run_example("mnist.py", *words, options=("--bind",))
+    lines = launch_example("mnist.py", *words, options=("--bind",))
     text = "\n".join(lines)
     assert "2 ranks train 134,794 parameters on 4000 images" in lines[0]
     shown = [re.fullmatch(r"epoch (\d) \[#{32}\] loss (\d\.\d+)", line) for line in lines]

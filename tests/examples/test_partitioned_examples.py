@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from example import run_alone, run_example
+from example import launch_example, run_alone, run_example
 
 import kadril
 
@@ -116,7 +116,7 @@ def test_unet_on_a_brain() -> None:
 def test_unet_on_a_whole_brain() -> None:
     """All of 197 x 233 x 189 voxels; four ranks need less than half of the memory each."""
     few = ("--resolution", "1", "--steps", "2", "--width", "2")
-    split, alone = (run_example("unet_mri.py", *few, num_ranks=n, timeout=280) for n in (4, 1))
+    split, alone = (launch_example("unet_mri.py", *few, num_ranks=n, timeout=280) for n in (4, 1))
     assert losses(split)[0] == pytest.approx(losses(alone)[0], rel=1e-5)
     # One rank's gradients are sums over 8.7 million voxels in float32, and lose 2e-3 of the next
     # loss that float64 has; sums over four blocks lose 1e-5.

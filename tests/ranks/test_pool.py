@@ -239,15 +239,16 @@ def test_a_test_that_leaves_ranks_out_of_step_fails_itself(rank_pool: RankPool) 
     assert rank_pool.run(2, gather_lists, [1, 1]) == [[0, 1], [0, 1]]
 
 
-def close_world(world: World) -> None:
+def close_world(world: World) -> bool:
     world.transport.barrier()
     world.close()
+    return world.is_closed
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_test_may_close_its_world(rank_pool: RankPool, size: int) -> None:
     for _ in range(2):
-        rank_pool.run(size, close_world)
+        assert rank_pool.run(size, close_world) == [True] * size
 
 
 def count_open_worlds(world: World) -> int:
@@ -413,7 +414,7 @@ def small_jobs(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 @pytest.mark.parametrize("transport", ["mpi:openmpi", "mpi:mpich"])
 def test_an_mpi_job_that_lost_a_rank_is_started_again(small_jobs: RankPool, transport: str) -> None:
     try:
-        small_jobs.pool(transport)
+        small_jobs.worker_pool(transport)
     except Unavailable as error:
         pytest.skip(str(error))
     with pytest.raises(RanksFailed, match="is gone, and its MPI job exited with code") as caught:

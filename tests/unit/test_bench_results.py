@@ -149,18 +149,18 @@ def test_bars_of_tensors() -> None:
 
 
 def test_bars_of_shapes_and_of_crowded_cores() -> None:
-    for theme, names in (("shapes", "SHAPES"), ("crowded", "WORKLOADS")):
+    for theme in ("shapes", "crowded"):
         module = load_check_bars(theme)
         for ours, state in ((1.02, "reached"), (1.7, "missed")):
             times = {"alone": 1.0, "DDP, views": 1.6, "DDP": 9.0}
             times |= dict.fromkeys(("kadril", "kadril, stage 1", "kadril, whole"), ours)
             series = [
                 Series(workload, setting, [[seconds]])
-                for workload in getattr(module, names)
+                for workload in module.WORKLOADS
                 for setting, seconds in times.items()
             ]
             bars = list(module.check_bars(make_results(theme, *series)))
-            assert len(bars) >= 2 * len(getattr(module, names))
+            assert len(bars) >= 2 * len(module.WORKLOADS)
             assert {bar.state for bar in bars} == {state}
 
 

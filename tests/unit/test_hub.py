@@ -123,9 +123,10 @@ def test_a_held_rank_that_gave_up_is_forgotten(place: Place) -> None:
     server = Outcome(lambda: place.open(0, 2, 0))
     with RawClient(place) as ahead:
         ahead.claim(1, 2, generation=1)
-    for hub in (place.open(1, 2, 0), server.get()):
-        hub.close()
-    for hub in open_hubs(place, 2, 1):
+    first = [place.open(1, 2, 0), server.get()]
+    second = open_hubs(place, 2, 1)
+    assert [hub.rank for hub in (*first, *second)] == [1, 0, 0, 1]
+    for hub in (*first, *second):
         hub.close()
 
 
@@ -158,7 +159,9 @@ def test_a_path_longer_than_a_socket_address(place: Place) -> None:
     directory = Path(place.directory, "d" * 100, "e" * 100)
     directory.mkdir(parents=True)
     long = Place(str(directory), listener=unix.listen(f"{directory}/hub.sock"))
-    for hub in open_hubs(long, 2):
+    hubs = open_hubs(long, 2)
+    assert [hub.rank for hub in hubs] == [0, 1]
+    for hub in hubs:
         hub.close()
     long.listener.close()
 

@@ -74,7 +74,7 @@ class Session:
     text: str
     outcomes: dict[str, str]
 
-    def keep_in_step(self, name: str) -> str:
+    def part(self, name: str) -> str:
         """What was printed about one failed test."""
         match = re.search(rf"^_+ {re.escape(name)} _+\n(.*?)^[_=]{{3,}}", self.text, re.M | re.S)
         assert match, self.text
