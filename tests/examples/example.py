@@ -15,9 +15,10 @@ import torch._dynamo  # which the first optimizer imports in every rank, unless 
 
 from kadril.compat import job_variables, rank_variables
 from kadril.launch.job import Job
-from kadril.testing import Ranks
+from kadril.testing import Ranks, run_on_ranks
+from kadril.world import World
 
-__all__ = ["EXAMPLES", "launch_example", "run_alone", "run_example"]
+__all__ = ["EXAMPLES", "launch_example", "run_alone", "run_example", "run_on_pool"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -91,3 +92,16 @@ def print_of(program: str, *arguments: str) -> list[str]:
     with mock.patch.object(sys, "argv", [program, *arguments]), contextlib.redirect_stdout(output):
         runpy.run_path(program, run_name="__main__")
     return output.getvalue().splitlines()
+
+
+def run_on_pool(program: str, num_ranks: int = 2) -> list[str]:
+    """What each rank of the standing pool prints; `kadril.init()` gives the world that is there."""
+    return run_on_ranks(num_ranks, run_text, program)
+
+
+def run_text(_: World, program: str) -> str:
+    """What a program prints in this process."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+    return output.getvalue()

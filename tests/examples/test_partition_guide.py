@@ -1,4 +1,4 @@
-"""docs/guides/partitions.md: its program runs as it stands, with the command it names."""
+"""docs/guides/partitions.md: its programs run as they stand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+from example import run_on_pool
+
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "partitions.md").read_text("utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_program_runs(tmp_path: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
-    (tmp_path / "split.py").write_text(program, encoding="utf-8")
+def program_with(words: str) -> str:
+    (program,) = [program for program in PROGRAMS if words in program]
+    return program
+
+
+def test_the_first_program_runs_by_its_command(tmp_path: Path) -> None:
+    (tmp_path / "split.py").write_text(program_with("nn.distribute"), encoding="utf-8")
     assert "\nkadril run -np 4 split.py\n" in GUIDE
     done = subprocess.run(
         [sys.executable, "-m", "kadril", "run", "-np", "4", "split.py"],
@@ -24,6 +31,13 @@ def test_the_program_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0] each worker holds (2, 4, 8, 8) of (2, 4, 16, 16)\n"
+
+
+def test_the_other_programs_run() -> None:
+    layers, primitive = program_with("nn.Conv2d(P_x"), program_with("ops.all_sum_reduce")
+    assert len(PROGRAMS) == 3
+    assert run_on_pool(layers) == ["(8, 3, 3, 3), loss is known: True\n"] * 2
+    assert run_on_pool(primitive) == ["[3.0, 3.0] [2.0, 2.0]\n"] * 2
 
 
 def test_every_name_exists() -> None:
