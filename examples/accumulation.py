@@ -2,7 +2,7 @@
 
     kadril run -np 2 examples/accumulation.py
 
-A step of 64 samples is done in batches of 8, as many as it takes on each rank:
+A step of 64 samples is made in batches of 8, shared out over the ranks:
 
     backward  backward  backward  backward | synchronize | unscale | clip | step
     +-------- gradients add up on the rank -+ and are averaged over ranks here
@@ -25,13 +25,13 @@ NUM_STEPS = 20
 
 
 def make_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """What all ranks learn: the length of a vector."""
+    """Return what all ranks learn: vectors, and their lengths."""
     x = torch.randn(NUM_STEPS, STEP_SAMPLES, 4, generator=torch.Generator().manual_seed(0))
     return x, x.norm(dim=-1, keepdim=True)
 
 
 def main() -> None:
-    """Train with half precision, or with --full with single precision."""
+    """Train in half precision, or in single precision with --full."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--full", action="store_true", help="compute in float32")
     options = parser.parse_args()
@@ -49,7 +49,7 @@ def main() -> None:
         named_parameters=model.named_parameters(),
         backward_passes_per_step=num_passes,
     )
-    # The default scale of 2^16 finds its measure by skipping steps, of which there are few here.
+    # The default scale of 2^16 would skip the first steps, and there are only a few here.
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     x, y = make_data()
     for step in range(NUM_STEPS):
@@ -59,11 +59,12 @@ def main() -> None:
             x[step][mine].split(BATCH), y[step][mine].split(BATCH), strict=True
         ):
             with contextlib.nullcontext() if options.full else half:
-                # Gradients of all passes add up; their mean is what one large batch would give.
+                # Gradients of all passes add up; divided by their number, they are the gradient
+                # of one large batch.
                 loss = mse_loss(model(inputs), targets) / num_passes
             scaler.scale(loss).backward()
             total += loss.detach().float()
-        # What is clipped has to be the mean over all ranks, and without the scale.
+        # Clip the mean over all ranks, without the scale.
         optimizer.synchronize()
         scaler.unscale_(optimizer)
         norm = clip_grad_norm_(model.parameters(), max_norm=1.0)

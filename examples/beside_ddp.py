@@ -1,4 +1,4 @@
-"""The time of a training step beside that of DistributedDataParallel on gloo; for `mnist.py`."""
+"""Time a training step beside DistributedDataParallel on gloo; for `mnist.py`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ DDP = "DistributedDataParallel on gloo"
 
 @contextmanager
 def gloo() -> Any:
-    """A process group, for which all ranks have to know one file."""
+    """Open a process group; all ranks need the path of one file for it."""
     with tempfile.TemporaryDirectory() as directory:
         shared = hvd.broadcast_object(directory, root_rank=0, name="directory")
         store = dist.FileStore(f"{shared}/store", hvd.size())
         dist.init_process_group("gloo", store=store, rank=hvd.rank(), world_size=hvd.size())
         yield
         dist.destroy_process_group()
-        hvd.barrier()  # the file may go when nobody needs it
+        hvd.barrier()  # the file is removed when no rank needs it any more
 
 
 def make_step(name: str, model: nn.Module, batch: int) -> Callable[[], None]:
-    """One training step on noise."""
+    """Return a training step on random data."""
     if name == DDP:
         model = DistributedDataParallel(model)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -54,7 +54,7 @@ def make_step(name: str, model: nn.Module, batch: int) -> Callable[[], None]:
 def compare_steps(
     make_model: Callable[[], nn.Module], batch: int, num_rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of a step; all settings take turns, so that noise meets all alike."""
+    """Return milliseconds per step; settings take turns, so that noise affects all alike."""
     with gloo():
         steps = {name: make_step(name, make_model(), batch) for name in (ALONE, KADRIL, DDP)}
         times: dict[str, list[float]] = {name: [] for name in steps}

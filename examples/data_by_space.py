@@ -12,7 +12,7 @@ Two ways to say so, with the same result:
                | 3 |
 
 In the first, layers see one large tensor: batch norms take the statistics of all of it. In the
-second there are two models side by side that meet once a step.
+second, two models train side by side, and their gradients meet once per step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 16
 
 
 def make_model() -> nn.Module:
-    """Nothing in it knows of ranks."""
+    """Make an ordinary model: nothing in it knows of ranks."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.ReLU(),
@@ -45,7 +45,7 @@ def make_model() -> nn.Module:
 
 
 def make_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images, and where the weight of each of them lies; the same for everybody."""
+    """Return images and their centres of mass, the same on all ranks."""
     dice = torch.Generator().manual_seed(0)
     images = torch.rand(BATCH, 1, 24, 20, generator=dice)
     rows, columns = torch.linspace(-1, 1, 24), torch.linspace(-1, 1, 20)
@@ -55,7 +55,7 @@ def make_data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(step_loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> list[float]:
-    """Some steps, and the losses."""
+    """Train for some steps; return the losses."""
     losses = []
     for _ in range(NUM_STEPS):
         optimizer.zero_grad()
@@ -67,7 +67,7 @@ def train(step_loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimize
 
 
 def by_one_partition() -> list[float]:
-    """The batch is an axis of the partition. Gradients are whole already: any optimizer will do."""
+    """Make the batch an axis of the partition; gradients are whole, so any optimizer will do."""
     images, places = make_data()
     P_x = kadril.grid(hvd.size() // 2, 1, 2, 1)
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def by_one_partition() -> list[float]:
 
 
 def by_two_partitions() -> list[float]:
-    """A partition for each part of the batch, and an optimizer that averages over them."""
+    """Make a partition for each part of the batch, and average gradients over them."""
     num_pairs = hvd.size() // 2
     part = hvd.rank() // 2
     images, places = (each.chunk(num_pairs)[part] for each in make_data())
@@ -104,7 +104,7 @@ def by_two_partitions() -> list[float]:
 
 
 def main() -> None:
-    """Both ways."""
+    """Train both ways, and compare."""
     hvd.init()
     if hvd.size() < 4 or hvd.size() % 2:
         raise SystemExit("pairs of ranks: kadril run -np 4 examples/data_by_space.py")

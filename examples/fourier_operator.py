@@ -13,7 +13,7 @@ the two turns pencils by a right angle, there and back.
     +-----------+   irfft along rows                  +-----+-----+
 
 On 4 ranks, two such pairs share the batch. The data, 1000 solutions of Darcy's equation on 16 x 16
-points, come inside a package, of which nothing else is needed:
+points, comes inside a package, of which nothing else is needed:
 
     pip install --no-deps neuraloperator==0.3.0
 """
@@ -65,7 +65,7 @@ class SpectralConv(nn.Module):
 
 
 class FourierOperator(nn.Module):
-    """From the ground to the pressure."""
+    """A Fourier neural operator: from the ground to the pressure."""
 
     def __init__(self, P_x: Partition, width: int, num_layers: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class FourierOperator(nn.Module):
 
 
 def load_darcy(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ground with its coordinates, and the pressure, as N x 3 and N x 1 x 16 x 16."""
+    """Return the ground with its coordinates, N x 3 x 16 x 16, and the pressure."""
     package = importlib.util.find_spec("neuralop")
     if package is None or package.origin is None:
         raise SystemExit(
@@ -99,7 +99,7 @@ def load_darcy(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main() -> None:
-    """Train, and tell the error on solutions that it has not seen."""
+    """Train, and print the error on solutions that it has not seen."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--width", type=int, default=24)

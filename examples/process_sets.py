@@ -1,9 +1,11 @@
-"""Two halves of the world try out a learning rate each, at the same time, and then compare.
+"""Each half of the world tries out a learning rate, at the same time, and then they compare.
 
-kadril run -np 4 examples/process_sets.py
+    kadril run -np 4 examples/process_sets.py
 
-ranks   0   2   4 ...    process set `even`:  lr 0.01     gradients are averaged
-        1   3   5 ...    process set `odd`:   lr 0.1      within a set only
+    ranks   0   2   4 ...    process set `even`:  lr 0.01     gradients are averaged
+            1   3   5 ...    process set `odd`:   lr 0.1      within a set only
+
+Both train beside each other: a set waits for its own members only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ NUM_STEPS = 30
 
 
 def make_data(num_parts: int, part: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One part of 64 points on a plane; the points are the same for everybody."""
+    """Return one part of 64 points on a plane, which are the same for all ranks."""
     dice = torch.Generator().manual_seed(0)
     x = torch.randn(64, 2, generator=dice)
     y = x @ torch.tensor([[2.0], [-1.0]]) + 0.5
@@ -26,7 +28,7 @@ def make_data(num_parts: int, part: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(process_set: hvd.ProcessSet, lr: float) -> torch.Tensor:
-    """Train with the members of this set; the loss at the end, as their mean."""
+    """Train with the members of this set; return the mean of their losses at the end."""
     torch.manual_seed(0)  # so all members begin with the same weights
     model = nn.Linear(2, 1)
     optimizer = hvd.DistributedOptimizer(
@@ -49,7 +51,7 @@ def main() -> None:
     hvd.init()
     if hvd.size() < 2:
         raise SystemExit("two sets need two ranks: kadril run -np 2 examples/process_sets.py")
-    # Every rank has to know all sets, also those that it is not in, and in the same order.
+    # Every rank adds all sets, in the same order, including those that it is not in.
     even = hvd.add_process_set(list(range(0, hvd.size(), 2)))
     odd = hvd.add_process_set(list(range(1, hvd.size(), 2)))
     mine, lr = (even, 0.01) if even.included() else (odd, 0.1)
@@ -58,7 +60,7 @@ def main() -> None:
     if mine.rank() == 0:
         print(f"ranks {mine.ranks}: learning rate {lr}, loss {loss:.6f} after {NUM_STEPS} steps")
 
-    # Without a set it is all ranks that meet.
+    # Without a process set, all ranks take part.
     best = hvd.allreduce(loss, name="best", op=hvd.Min)
     found = hvd.allgather_object({"lr": lr, "loss": float(loss)}, name="found")
     if hvd.rank() == 0:

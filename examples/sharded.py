@@ -1,4 +1,4 @@
-"""Optimizer state, gradients and parameters shared out over ranks: a text model, letter by letter.
+"""Optimizer state, gradients and parameters shared out over ranks: a model of letters in a text.
 
     kadril run -np 2 examples/sharded.py
 
@@ -28,7 +28,7 @@ CONTEXT, WIDTH, BATCH, NUM_STEPS = 8, 64, 32, 60
 
 
 def make_model() -> nn.Module:
-    """The next letter from the last eight."""
+    """Make a model that predicts the next letter from the last eight."""
     return nn.Sequential(
         nn.Embedding(len(LETTERS), WIDTH),
         nn.Flatten(),
@@ -39,7 +39,7 @@ def make_model() -> nn.Module:
 
 
 def batches(rank: int, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's rows of every batch."""
+    """Return this rank's rows of every batch."""
     codes = torch.tensor([LETTERS.index(letter) for letter in TEXT])
     windows = codes.unfold(0, CONTEXT + 1, 1)
     order = torch.Generator().manual_seed(0)
@@ -48,7 +48,7 @@ def batches(rank: int, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print how much state each rank holds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", type=int, default=2, help="1 keeps gradients, 2 frees them")
     parser.add_argument("--rule", help="flat, greedy or largest_first")

@@ -3,8 +3,8 @@
     kadril run -np 2 examples/sharded_compiled.py
     kadril run -np 2 examples/sharded_compiled.py --inner inductor --picture graph.svg
 
-A compiled backward pass hands out all gradients together, at its end, when they have long been in
-memory side by side. So hooks come too late, and the reductions go into the graph itself:
+A compiled backward pass hands out all gradients together, at its end. By then all of them are in
+memory at once, and hooks come too late. So the reductions go into the graph itself:
 
     gw = mm(dy, x)
     send_gradient(gw)        each rank gets the part that it owns; gw is freed here
@@ -27,7 +27,7 @@ BATCH, WIDTH, NUM_LAYERS, NUM_STEPS = 64, 256, 6, 60
 
 
 def make_model() -> nn.Module:
-    """A few layers of the same width."""
+    """Make a few layers of the same width."""
     layers: list[nn.Module] = [nn.Linear(4, WIDTH), nn.Tanh()]
     for _ in range(NUM_LAYERS):
         layers += [nn.Linear(WIDTH, WIDTH), nn.Tanh()]
@@ -47,7 +47,7 @@ def main() -> None:
     model = make_model()
     trainer = POS_Trainer(model, "adam", {"lr": 1e-3})
 
-    # The same as torch.compile(model, backend="kadril"), compiled at once.
+    # The same as torch.compile(model, backend="kadril"), but compiled here and now.
     mine = slice(kadril.rank(), None, kadril.size())
     compiled = optimize_for(
         model,

@@ -1,12 +1,12 @@
-"""A checkpoint is written by some ranks and read by others, and nobody notices.
+"""A checkpoint written by two ranks is read by three, then by one: the training just goes on.
 
     kadril run -np 2 examples/sharded_resume.py checkpoint --steps 10
     kadril run -np 3 examples/sharded_resume.py checkpoint --steps 20
     kadril run -np 1 examples/sharded_resume.py checkpoint --steps 30
 
 Each rank writes what it owns, parameters and state of the optimizer. The index is written last, so
-a kill at any moment leaves a checkpoint that can be read. Whoever reads takes from all files what
-it owns now.
+a kill at any moment leaves a checkpoint that can be read. A rank that reads takes what it owns now
+from all files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 12  # for 1, 2, 3, 4, 6 or 12 ranks
 
 
 def main() -> None:
-    """Train up to a step, from where the last run ended."""
+    """Train up to a given step, from where the last run ended."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=10, help="train up to this step")

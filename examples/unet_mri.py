@@ -2,10 +2,10 @@
 
     kadril run -np 4 examples/unet_mri.py --resolution 1
 
-The model is ordinary torch; `kadril.nn.distribute` splits it, with the exact result. What falls is
-the memory for the training, which is mostly volumes that torch keeps for the backward pass: each
-rank has its block of them, and halos. What a process has before, torch itself most of all, does not
-fall; a test holds that each of four ranks needs less than half of what one needs alone.
+The model is ordinary torch; `kadril.nn.distribute` splits it, with the exact result. That saves
+memory of the training, which is mostly volumes that torch keeps for the backward pass: each rank
+has its block of them, and halos. What a process needs before, for torch itself most of all, stays.
+A test makes sure that each of four ranks needs less than half of what one needs alone.
 
 The brain is MNI152, 197 x 233 x 189 voxels, which comes inside a package: pip install nilearn
 """
@@ -27,7 +27,7 @@ GRIDS = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
 
 
 def block(num_in: int, num_out: int) -> nn.Sequential:
-    """Two convolutions, each with a norm over all of the volume."""
+    """Make two convolutions, each with a norm over all of the volume."""
     layers: list[nn.Module] = []
     for num in (num_in, num_out):
         layers += [nn.Conv3d(num, num_out, 3, padding=1, bias=False)]
@@ -36,7 +36,7 @@ def block(num_in: int, num_out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Nothing in it knows of ranks."""
+    """An ordinary model: nothing in it knows of ranks."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class UNet(nn.Module):
 
 
 def load_brain(resolution: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The template, and where it is grey matter; both 1 x 1 x depth x height x width."""
+    """Return the brain, and where it is grey matter; both 1 x 1 x depth x height x width."""
     try:
         from nilearn import datasets
     except ImportError:
@@ -70,14 +70,14 @@ def load_brain(resolution: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def memory() -> tuple[int, int]:
-    """MiB that this process has, and the most that it ever had."""
+    """Return the MiB that this process has, and the most that it ever had."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return pages * resource.getpagesize() // 2**20, most // 1024
 
 
 def main() -> None:
-    """Train, and tell the loss and the memory."""
+    """Train, and print the loss and the memory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolution", type=int, default=4, help="in mm; 1 is all there is")
     parser.add_argument("--width", type=int, default=8)

@@ -1,4 +1,4 @@
-"""Ranks with more and less data: who has no more of it joins, and the others go on.
+"""Ranks with different amounts of data: a rank that has no more joins, and the others go on.
 
     kadril run -np 3 examples/uneven_data.py
 
@@ -7,7 +7,7 @@
     rank 2   step  step  step  step  step  step  join
 
 An average is still divided by the number of *all* ranks: a step that half of the ranks take is half
-a step. Where that is not wanted, gradients are multiplied by `size / number of those who are left`.
+a step. To avoid that, multiply gradients by `size / number of ranks that are left`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOPE = torch.tensor([[3.0], [-2.0]])
 
 
 def make_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Two batches on rank 0, two more on each rank that follows."""
+    """Make two batches on rank 0, and two more on each rank that follows."""
     dice = torch.Generator().manual_seed(hvd.rank())
     inputs = [torch.randn(16, 2, generator=dice) for _ in range(2 + 2 * hvd.rank())]
     return [(x, x @ SLOPE) for x in inputs]
@@ -44,8 +44,8 @@ def main() -> None:
             optimizer.zero_grad()
             mse_loss(model(x), y).backward()
             optimizer.step()
-        # Returns when all have joined, and tells everybody who was the last. That one has taken
-        # every step; the others take over its weights.
+        # Returns when all have joined, with the rank that was the last. That one has taken every
+        # step; the others take over its weights.
         last = hvd.join()
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
         with torch.no_grad():

@@ -166,6 +166,27 @@ def test_words_that_meant_two_things() -> None:
     assert kadril.nn.DistributedModel.gather is kadril.nn.DistributedModel.whole_of
 
 
+# The same thing, asked of kadril, of its world, or in Horovod's way.
+SAME = {
+    *("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size"),
+    *("cross_rank", "cross_size", "allgather", "alltoall", "barrier", "reduce_scatter"),
+    *("allreduce_", "broadcast_"),
+}
+
+
+def test_a_word_means_one_thing() -> None:
+    """A public name that stands for different things in two packages is told in the glossary."""
+    homes: dict[str, list[object]] = {}
+    for package in [kadril, *(getattr(kadril, name) for name in sorted(PACKAGES))]:
+        for name in package.__all__:
+            homes.setdefault(name, []).append(getattr(package, name))
+    shared = {name for name, found in homes.items() if len({id(each) for each in found}) > 1}
+    glossary = (FACADE.parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    told = glossary.partition("## Words that meant two things")[2]
+    assert [name for name in sorted(shared - SAME) if name not in told] == []
+    assert shared >= SAME, "a word that is in one package only"
+
+
 @pytest.mark.parametrize("name", ["rnak", "_private", "__path__x"])
 def test_other_names_are_an_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'kadril' has no attribute '{name}'"):
