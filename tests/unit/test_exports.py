@@ -123,6 +123,7 @@ kadril.allreduce("x")  # an error
 """
 
 
+@pytest.mark.timeout(300)  # where mypy has no cache yet
 def test_type_checkers_follow_names_that_are_loaded_lazily(tmp_path: Path) -> None:
     """A program of a user, under mypy's strictest rules; its mistakes are found, nothing else."""
     pytest.importorskip("mypy")
