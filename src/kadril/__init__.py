@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kadril import errors as errors
     from kadril import nn as nn
     from kadril import ops as ops
     from kadril import partition as partition
@@ -126,7 +127,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Not in `__all__`: `from kadril import *` would put `kadril.torch` in the place of torch.
-_PACKAGES = frozenset({"nn", "ops", "partition", "sharded", "testing", "torch"})
+_PACKAGES = frozenset({"errors", "nn", "ops", "partition", "sharded", "testing", "torch"})
 
 _HOMES = {
     "kadril.collectives": (
