@@ -16,7 +16,8 @@ import torch
 from kadril.sharded import POS_Trainer
 from kadril.world import World
 
-# Lone and grouped ones, 0-dim, empty, and lengths that no number of ranks divides.
+# Large ones and several that share a bucket, 0-dim, empty, and lengths that no number of ranks
+# divides.
 SHAPES: tuple[tuple[int, ...], ...] = ((3,), (2, 5), (), (0,), (300_007,), (4, 1, 3), (1021,))
 
 Pull = list[torch.Tensor | None]
@@ -30,12 +31,34 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adagrad", {"lr": 0.1}),
 ]
 
+# Those of torch's that have no fused kernel.
+OTHER_OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}),
+    ("NAdam", {"lr": 0.1}),
+    ("RAdam", {"lr": 0.1}),
+    ("Adamax", {"lr": 0.1}),
+    ("Adadelta", {}),
+    ("Rprop", {"lr": 0.1}),
+    ("ASGD", {"lr": 0.1}),
+    ("Adafactor", {"lr": 0.1}),
+]
+
 
 def make_parameters(
     shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32
 ) -> list[torch.nn.Parameter]:
     """The same small integers on every rank."""
     return [torch.nn.Parameter(pattern(shape, seed, dtype)) for seed, shape in enumerate(shapes)]
+
+
+def zeros(shapes: Sequence[tuple[int, ...]] = SHAPES) -> list[torch.nn.Parameter]:
+    """Parameters to load into."""
+    return [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+
+
+def named(parameters: Iterable[torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
+    """Parameters by the names p0, p1, ..."""
+    return {f"p{place}": each for place, each in enumerate(parameters)}
 
 
 def pattern(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -105,6 +128,14 @@ def one_process(
             parameter.grad = None if gradient is None else gradient.clone()
         optimizer.step()
     return parameters, optimizer
+
+
+def trained_alone(
+    name: str, options: dict[str, Any], num_steps: int, size: int, **kind: Any
+) -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
+    """Parameters and optimizer of one process after the steps of `train` on `size` ranks."""
+    means = [mean_of_step(step, size, **kind) for step in range(num_steps)]
+    return one_process(plain(name, options), means, **kind)
 
 
 def plain(name: str, options: dict[str, Any]) -> Callable[..., torch.optim.Optimizer]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_kit import (
+    contents,
+    cut_short,
+    die_at_sync,
+    flip_a_bit,
+    full_disk,
+    kill_in_save,
+    load_alone,
+    make_trainer,
+    remove,
+)
 from sharded_kit import (
     OPTIMIZERS,
-    SHAPES,
     SmallerWorld,
     assert_same,
     backward,
@@ -21,18 +29,15 @@ from sharded_kit import (
     one_process,
     plain,
     train,
+    zeros,
 )
 
 from kadril.errors import CheckpointError
 from kadril.sharded import POS_Trainer
-from kadril.testing import Ranks, ranks
+from kadril.testing import ranks
 from kadril.world import World
 
 NAME, OPTIONS = OPTIMIZERS[3]
-
-
-def zeros() -> list[torch.nn.Parameter]:
-    return [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
 
 
 @ranks(3)
@@ -86,15 +91,6 @@ def test_dtypes_and_layouts_are_kept(world: World, tmp_path: Path) -> None:
                 assert momentum.dtype == dtype
 
 
-def make_trainer(world: World, names: tuple[str, ...] = ("a", "b"), size: int = 40) -> POS_Trainer:
-    parameters = {name: torch.nn.Parameter(torch.ones(size)) for name in names}
-    trainer = POS_Trainer(parameters, "adam", world=world)
-    for parameter in parameters.values():
-        parameter.grad = torch.ones(size)
-    trainer.step()
-    return trainer
-
-
 @ranks(2)
 def test_what_is_missing_damaged_or_of_another_model_is_refused(
     world: World, tmp_path: Path
@@ -105,7 +101,7 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
         trainer.load(path)
     trainer.save(path)
     before = contents(trainer)
-    trouble = [
+    models = [
         (lambda: make_trainer(world, ("a", "c")), "no state for parameter 'c'"),
         (lambda: make_trainer(world, ("a",)), "a parameter 'b', which the trainer does not have"),
         (
@@ -113,7 +109,7 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
             r"'a' has shape \(41,\), but the stored one \(40,\)",
         ),
     ]
-    for make, words in trouble:
+    for make, words in models:
         other = make()
         kept = contents(other)
         with pytest.raises(CheckpointError, match=words):
@@ -141,39 +137,14 @@ def test_what_is_missing_damaged_or_of_another_model_is_refused(
     assert_same(contents(trainer), before)
 
 
-def contents(trainer: POS_Trainer) -> list[torch.Tensor]:
-    """Copies of the parameters, and of this rank's part of their state."""
-    state = trainer.state_dict()["state"]
-    parts = [getattr(value, "local", value) for each in state.values() for value in each.values()]
-    parameters = [each for group in trainer.members() for each in group]
-    return [each.detach().clone() for each in [*parameters, *parts]]
-
-
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-70] ^= 1
-    path.write_bytes(data)
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-64])
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 @ranks(2)
 def test_a_save_that_fails_leaves_the_last_one(world: World, tmp_path: Path) -> None:
     """A full disk on one rank is an error on both; the next save cleans up."""
     path = tmp_path / "c"
     trainer = make_trainer(world)
     trainer.save(path, {"number": 1})
-    with pytest.MonkeyPatch.context() as patch:
-        if world.rank == 1:
-            patch.setattr(os, "fsync", full_disk)
-        with pytest.raises(CheckpointError) as caught:
-            trainer.save(path, {"number": 2})
+    with full_disk(world.rank == 1), pytest.raises(CheckpointError) as caught:
+        trainer.save(path, {"number": 2})
     failed = "" if world.rank == 1 else "save: rank 1 failed: "
     assert str(caught.value).startswith(f"{failed}No space left on device (ENOSPC): ")
     assert trainer.load(path) == {"number": 1}
@@ -187,40 +158,21 @@ def test_a_save_that_fails_leaves_the_last_one(world: World, tmp_path: Path) -> 
     }
 
 
-def full_disk(_: int) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
     """Save once, then again; the victim is killed at the n-th call that makes something durable."""
     trainer = make_trainer(world)
     trainer.save(path, {"number": 1})
-    num_calls = 0
-    sync = os.fsync
-
-    def die(descriptor: int) -> None:
-        nonlocal num_calls
-        if num_calls == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        num_calls += 1
-        sync(descriptor)
-
     if world.rank == victim:
-        os.fsync = die
+        die_at_sync(moment)
     trainer.save(path, {"number": 2})
 
 
 # Rank 1 syncs its shard; rank 0 its shard, the directory, the index, the directory.
 @pytest.mark.parametrize(("victim", "moment"), [(1, 0), (0, 0), (0, 1), (0, 2), (0, 3)])
 def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: int) -> None:
-    path = tmp_path / "c"
-    with Ranks(2) as killed:
-        outcomes = killed.start(save_and_die, path, victim, moment).wait(30.0)
-    assert outcomes[victim].signal == signal.SIGKILL
-    assert outcomes[1 - victim].error.type == "PeerLost"
-    with Ranks(1) as loader:
-        (outcome,) = loader.start(load_number, path).wait(30.0)
-    assert outcome.value == (2 if moment == 3 else 1), outcome
+    survivor = kill_in_save(save_and_die, victim, tmp_path, victim, moment)
+    assert survivor.error.type == "PeerLost"
+    assert load_alone(load_number, tmp_path) == (2 if moment == 3 else 1)
 
 
 def load_number(world: World, path: Path) -> int:

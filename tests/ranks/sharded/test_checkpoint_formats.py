@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sharded_kit import assert_same, mean_of_step, one_process, plain
+from sharded_kit import assert_same, trained_alone, zeros
 
 from kadril.sharded import POS_Trainer
 from kadril.testing import ranks
@@ -22,8 +22,7 @@ OPTIONS = {"lr": 0.125, "momentum": 0.5}
 
 
 def expected() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
-    means = [mean_of_step(step, 2, shapes=SHAPES) for step in range(2)]
-    return one_process(plain("SGD", OPTIONS), means, SHAPES)
+    return trained_alone("SGD", OPTIONS, 2, 2, shapes=SHAPES)
 
 
 def check_state(trainer: POS_Trainer) -> None:
@@ -41,7 +40,7 @@ def check_state(trainer: POS_Trainer) -> None:
 @ranks(3)
 def test_a_directory_of_an_earlier_version_is_loaded(world: World, folder: Path) -> None:
     # The name of the format once changed with the path of its module: no earlier one was read.
-    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+    parameters = zeros(SHAPES)
     trainer = POS_Trainer(parameters, "SGD", OPTIONS, world=world)
     assert trainer.load(folder) == {"step": 2}
     assert_same(parameters, expected()[0])
@@ -52,6 +51,6 @@ def test_a_directory_of_an_earlier_version_is_loaded(world: World, folder: Path)
 @ranks(3)
 def test_pickled_parts_of_an_earlier_version_are_loaded(world: World, folder: Path) -> None:
     # A pickle names the function that rebuilds a part by the path of its module.
-    trainer = POS_Trainer([torch.zeros(s).requires_grad_() for s in SHAPES], "SGD", OPTIONS)
+    trainer = POS_Trainer(zeros(SHAPES), "SGD", OPTIONS, world=world)
     trainer.load_state_dict([torch.load(path) for path in sorted(folder.glob("*.pt"))])
     check_state(trainer)

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from dcp_kit import (
-    NAME,
-    OPTIONS,
-    alone,
+from checkpoint_kit import (
     contents,
+    cut_short,
+    die_at_sync,
     everything,
+    full_disk,
+    kill_in_save,
+    load_alone,
     make_trainer,
-    means_of,
-    named,
-    process_group,
-    save_on,
+    remove,
     train_more,
-    zeros,
 )
+from dcp_kit import NAME, OPTIONS, alone, process_group, save_on
 from sharded_kit import (
     OPTIMIZERS,
+    OTHER_OPTIMIZERS,
     SHAPES,
     SmallerWorld,
     assert_same,
     backward,
     make_parameters,
     mean_of_step,
+    named,
     one_process,
     plain,
     train,
+    trained_alone,
+    zeros,
 )
 from torch import nn
 from torch.distributed import checkpoint as torch_dcp
@@ -44,7 +45,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from kadril.errors import CheckpointError, StateError
 from kadril.sharded import POS_Trainer, ShardedOptimizer, dcp
-from kadril.testing import Ranks, ranks
+from kadril.testing import ranks
 from kadril.world import World
 
 
@@ -60,9 +61,9 @@ def test_training_goes_on_at_any_number_of_ranks(world: World, tmp_path: Path) -
             state = {"model": named(parameters), "optim": trainer, "epoch": 0}
             dcp.load(state, tmp_path / "c", world=part)
             assert state["epoch"] == 5
-            assert_same(parameters, one_process(plain(NAME, OPTIONS), means_of(2))[0])
+            assert_same(parameters, trained_alone(NAME, OPTIONS, 2, 2)[0])
             train(trainer, parameters, [2])
-            means = [*means_of(2), mean_of_step(2, size)]
+            means = [mean_of_step(0, 2), mean_of_step(1, 2), mean_of_step(2, size)]
             assert_same(parameters, one_process(plain(NAME, OPTIONS), means)[0])
         world.transport.barrier()
 
@@ -72,27 +73,27 @@ def test_torch_alone_reads_it_in_one_process(world: World, tmp_path: Path) -> No
     save_on(world, 2, tmp_path / "c")
     if world.rank:
         return
-    expected, optimizer = one_process(plain(NAME, OPTIONS), means_of(2))
+    expected, optimizer = trained_alone(NAME, OPTIONS, 2, 2)
     # As one file.
     dcp_to_torch_save(tmp_path / "c", tmp_path / "c.pt")
     loaded = torch.load(tmp_path / "c.pt")
     assert_same([loaded["model"][f"p{i}"] for i in range(len(SHAPES))], expected)
     assert loaded["optim"]["param_groups"][0]["params"] == [f"p{i}" for i in range(len(SHAPES))]
     # Into the state of a plain optimizer of a module.
-    module = nn.ParameterDict({f"p{place}": each for place, each in enumerate(zeros())})
-    twin = plain(NAME, OPTIONS)(list(module.values()))
+    module = nn.ParameterDict(named(zeros()))
+    loaded_into = plain(NAME, OPTIONS)(list(module.values()))
     state = {
         "model": module.state_dict(),
-        "optim": torch_state.get_optimizer_state_dict(module, twin),
+        "optim": torch_state.get_optimizer_state_dict(module, loaded_into),
     }
     with alone():
         torch_dcp.load(state, checkpoint_id=tmp_path / "c")
-    torch_state.set_optimizer_state_dict(module, twin, state["optim"])
+    torch_state.set_optimizer_state_dict(module, loaded_into, state["optim"])
     module.load_state_dict(state["model"])
     assert_same(module.values(), expected)
     for place, each in enumerate(module.values()):
         for key, value in optimizer.state_dict()["state"][place].items():
-            assert torch.equal(twin.state[each][key], value), (place, key)
+            assert torch.equal(loaded_into.state[each][key], value), (place, key)
 
 
 @ranks(2)
@@ -115,7 +116,7 @@ def test_plain_torch_saves_and_loads_with_a_process_group(world: World, tmp_path
         with alone():  # reading needs no group
             torch_dcp.load({"optim": fresh}, checkpoint_id=path)
         train(fresh, again, [2])
-        expected, _ = one_process(plain(name, options), means_of(3))
+        expected, _ = trained_alone(name, options, 3, 2)
         assert_same(again, expected)
 
 
@@ -212,14 +213,14 @@ def test_what_is_missing_or_of_another_model_changes_nothing(world: World, tmp_p
     dcp.save(everything(trainer), path, world=world)
     with pytest.raises(CheckpointError, match=r"torch.distributed.checkpoint, see .*dcp.load"):
         trainer.load(path)
-    trouble = [
+    models = [
         (("a", "c"), 40, ["optim"], "a parameter 'b', which the trainer does not have"),
         (("a", "b", "c"), 40, ["optim"], "no state for parameter 'c'"),
         (("a", "b"), 41, ["optim"], r"of parameter '[ab]' has shape \(40,\), but .*\(41,\)"),
         (("a", "b"), 41, ["model"], r"Size mismatch .*40.*41.* for model\.[ab]"),
         (("a", "b", "c"), 40, ["model", "optim"], r"Missing key .*model\.c"),
     ]
-    for names, size, wanted, words in trouble:
+    for names, size, wanted, words in models:
         other = make_trainer(world, names, size)
         before = contents(other)
         with pytest.raises(CheckpointError, match=words):
@@ -254,30 +255,12 @@ def test_what_is_missing_or_of_another_model_changes_nothing(world: World, tmp_p
     assert not torch.equal(contents(trainer)[0], before[0])
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-64])
-
-
 def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
     """Save once, then again; the victim is killed at the n-th call that makes something durable."""
     trainer = make_trainer(world)
     dcp.save({**everything(trainer), "number": 1}, path, world=world)
-    num_calls = 0
-    sync = os.fsync
-
-    def die(descriptor: int) -> None:
-        nonlocal num_calls
-        if num_calls == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        num_calls += 1
-        sync(descriptor)
-
     if world.rank == victim:
-        os.fsync = die
+        die_at_sync(moment)
     dcp.save({**everything(trainer), "number": 2}, path, world=world)
 
 
@@ -288,14 +271,9 @@ def save_and_die(world: World, path: Path, victim: int, moment: int) -> None:
     [(1, 0), (0, 3), *(pytest.param(0, moment, marks=pytest.mark.long) for moment in (0, 1, 2, 4))],
 )
 def test_who_is_killed_leaves_a_checkpoint(tmp_path: Path, victim: int, moment: int) -> None:
-    path = tmp_path / "c"
-    with Ranks(2) as killed:
-        outcomes = killed.start(save_and_die, path, victim, moment).wait(30.0)
-    assert outcomes[victim].signal == signal.SIGKILL
-    assert outcomes[1 - victim].error.type == "PeerLost"
-    with Ranks(1) as loader:
-        (outcome,) = loader.start(load_and_save, path).wait(30.0)
-    assert outcome.value == (2 if moment == 4 else 1), outcome
+    survivor = kill_in_save(save_and_die, victim, tmp_path, victim, moment)
+    assert survivor.error.type == "PeerLost"
+    assert load_alone(load_and_save, tmp_path) == (2 if moment == 4 else 1)
 
 
 def load_and_save(world: World, path: Path) -> int:
@@ -315,11 +293,8 @@ def test_a_rank_that_cannot_write_is_an_error_on_all(world: World, tmp_path: Pat
     path = tmp_path / "c"
     trainer = make_trainer(world)
     dcp.save({**everything(trainer), "number": 1}, path, world=world)
-    with pytest.MonkeyPatch.context() as patch:
-        if world.rank == 1:
-            patch.setattr(os, "fsync", full_disk)
-        with pytest.raises(CheckpointError, match="No space left"):
-            dcp.save({**everything(trainer), "number": 2}, path, world=world)
+    with full_disk(world.rank == 1), pytest.raises(CheckpointError, match="No space left"):
+        dcp.save({**everything(trainer), "number": 2}, path, world=world)
     state = {"number": 0}
     dcp.load(state, path, world=world)
     assert state["number"] == 1
@@ -329,26 +304,12 @@ def test_a_rank_that_cannot_write_is_an_error_on_all(world: World, tmp_path: Pat
         dcp.load({}, world=world)
 
 
-def full_disk(_: int) -> None:
-    raise OSError(28, "No space left on device")
-
-
 @ranks(2)
 def test_a_new_trainer_has_the_state_that_it_begins_with(world: World) -> None:
     """Loaded or not, what `state_dict()` gives before the first step changes nothing."""
     shapes = ((3,), (2, 5), (1021,))
-    others = [
-        ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}),
-        ("NAdam", {"lr": 0.1}),
-        ("RAdam", {"lr": 0.1}),
-        ("Adamax", {"lr": 0.1}),
-        ("Adadelta", {}),
-        ("Rprop", {"lr": 0.1}),
-        ("ASGD", {"lr": 0.1}),
-        ("Adafactor", {"lr": 0.1}),
-        ("SGD", {"lr": 0.1, "momentum": 0.5, "dampening": 0.5}),
-    ]
-    for name, options in OPTIMIZERS + others:
+    dampened = ("SGD", {"lr": 0.1, "momentum": 0.5, "dampening": 0.5})
+    for name, options in [*OPTIMIZERS, *OTHER_OPTIMIZERS, dampened]:
         results = []
         for loads in (False, True):
             parameters = make_parameters(shapes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from dcp_kit import (
-    NAME,
-    OPTIONS,
-    alone,
+from checkpoint_kit import (
+    die_at_sync,
     everything,
+    full_disk,
+    kill_in_save,
+    load_alone,
     make_trainer,
-    means_of,
-    named,
-    process_group,
     train_more,
-    zeros,
 )
-from sharded_kit import assert_same, make_parameters, one_process, plain, train
+from dcp_kit import NAME, OPTIONS, alone, process_group
+from sharded_kit import assert_same, make_parameters, named, train, trained_alone, zeros
 from torch import nn
 from torch.distributed import checkpoint as torch_dcp
 
@@ -67,13 +64,13 @@ def test_what_is_saved_is_what_there_was(world: World, tmp_path: Path) -> None:
         assert not saved.done()
         disk.set()
         assert saved.result(60.0) is None
-    assert_same(parameters, one_process(plain(NAME, OPTIONS), means_of(4))[0])
+    assert_same(parameters, trained_alone(NAME, OPTIONS, 4, 2)[0])
     again = zeros()
     fresh = POS_Trainer(named(again), NAME, OPTIONS, world=world)
     state = {"model": named(again), "optim": fresh, "epoch": {"number": 0}}
     dcp.load(state, tmp_path, world=world)
     assert state["epoch"] == {"number": 2}
-    assert_same(again, one_process(plain(NAME, OPTIONS), means_of(2))[0])
+    assert_same(again, trained_alone(NAME, OPTIONS, 2, 2)[0])
     train(fresh, again, range(2, 4))
     assert_same(again, parameters)
 
@@ -135,9 +132,7 @@ def test_a_world_that_ends_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     with Ranks(2) as leaving:
         outcomes = leaving.start(save_and_leave, tmp_path).wait(60.0)
     assert [each.error for each in outcomes] == [None, None]
-    with Ranks(1) as loader:
-        (outcome,) = loader.start(load_number, tmp_path).wait(60.0)
-    assert outcome.value == 1, outcome
+    assert load_alone(load_number, tmp_path) == 1
 
 
 def load_number(world: World, path: Path) -> int:
@@ -150,9 +145,7 @@ def load_number(world: World, path: Path) -> int:
 def test_what_goes_wrong_meanwhile_is_raised_by_the_result(world: World, tmp_path: Path) -> None:
     trainer = make_trainer(world)
     dcp.save({**everything(trainer), "number": 1}, tmp_path, world=world)
-    with pytest.MonkeyPatch.context() as patch:
-        if world.rank == 1:
-            patch.setattr(os, "fsync", full_disk)
+    with full_disk(world.rank == 1):
         saved = dcp.async_save({**everything(trainer), "number": 2}, tmp_path, world=world)
         with pytest.raises(CheckpointError, match="No space left"):
             saved.result(60.0)
@@ -166,28 +159,20 @@ def test_what_goes_wrong_meanwhile_is_raised_by_the_result(world: World, tmp_pat
         dcp.async_save({}, world=world)
 
 
-def full_disk(_: int) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def save_and_die(world: World, path: Path) -> str:
     """Rank 1 is killed while its shard is written; rank 0 learns it from the future."""
     trainer = make_trainer(world)
     dcp.save({**everything(trainer), "number": 1}, path, world=world)
     if world.rank == 1:
-        os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        die_at_sync(0)
     saved = dcp.async_save({**everything(trainer), "number": 2}, path, world=world)
     return type(saved.exception(60.0)).__name__
 
 
 def test_who_is_killed_meanwhile_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    with Ranks(2) as killed:
-        outcomes = killed.start(save_and_die, tmp_path).wait(60.0)
-    assert outcomes[1].signal == signal.SIGKILL
-    assert outcomes[0].value == "PeerLost", outcomes[0]
-    with Ranks(1) as loader:
-        (outcome,) = loader.start(load_number, tmp_path).wait(60.0)
-    assert outcome.value == 1, outcome
+    survivor = kill_in_save(save_and_die, 1, tmp_path)
+    assert survivor.value == "PeerLost", survivor
+    assert load_alone(load_number, tmp_path) == 1
 
 
 @ranks(2)
@@ -206,7 +191,7 @@ def test_async_save_of_torch_itself(world: World, tmp_path: Path, is_atomic: boo
         train(trainer, parameters, [2], shapes=shapes)
         saved.result()
     world.transport.barrier()
-    again = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    again = zeros(shapes)
     fresh = POS_Trainer(named(again), NAME, OPTIONS, world=world)
     state = {"model": named(again), "optim": fresh}
     with alone():

@@ -11,7 +11,8 @@ from unittest import TestCase
 
 import pytest
 import torch
-from dcp_kit import alone, contents, everything, make_trainer, process_group, train_more
+from checkpoint_kit import contents, everything, flip_a_bit, make_trainer, train_more
+from dcp_kit import alone, process_group
 from sharded_kit import assert_same
 from torch.distributed import checkpoint as torch_dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -22,12 +23,6 @@ from kadril.testing import ranks
 from kadril.world import World
 
 Damage = Callable[[Path], None]
-
-
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def flip_in_a_shard(directory: Path) -> None:
@@ -65,14 +60,14 @@ def test_what_was_changed_is_not_loaded(world: World, tmp_path: Path) -> None:
     dcp.save(everything(trainer), path, world=world)
     train_more(trainer)
     before = contents(trainer)
-    trouble: list[tuple[Damage, str]] = [
+    damages: list[tuple[Damage, str]] = [
         (flip_in_a_shard, r"_1_0\.distcp is damaged: its checksum .* part of '(model|optim)\."),
         (flip_in_the_metadata, r"\.metadata is damaged: its checksum"),
         (swap_shards, r"\.distcp (is damaged: its checksum|has \d+ bytes of)"),
         (remove_the_sums, r"has no checksums \(__\*\.sha256\).*FileSystemReader"),
         (forget_a_file, r"_1_0\.distcp is damaged"),
     ]
-    for number, (damage, words) in enumerate(trouble):
+    for number, (damage, words) in enumerate(damages):
         copy = tmp_path / f"d{number}"
         if world.rank == 0:
             shutil.copytree(path, copy)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_kit import contents, everything, make_trainer, train_more
+from checkpoint_kit import contents, everything, make_trainer, train_more
 from sharded_kit import assert_same, backward, make_parameters, pull_of, train
 from torch import nn
 

@@ -9,14 +9,13 @@ import pytest
 import torch
 from sharded_kit import (
     OPTIMIZERS,
+    OTHER_OPTIMIZERS,
     SHAPES,
     SmallerWorld,
     assert_same,
     make_parameters,
-    mean_of_step,
-    one_process,
-    plain,
     train,
+    trained_alone,
 )
 
 from kadril.errors import CheckpointError
@@ -45,17 +44,7 @@ def assert_same_state(found: dict, expected: dict) -> None:
 
 @ranks(1, 2, 3)
 def test_consolidated_state_is_that_of_the_plain_optimizer(world: World) -> None:
-    others = [
-        ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}),
-        ("NAdam", {"lr": 0.1}),
-        ("RAdam", {"lr": 0.1}),
-        ("Adamax", {"lr": 0.1}),
-        ("Adadelta", {}),
-        ("Rprop", {}),
-        ("ASGD", {"lr": 0.1}),
-        ("Adafactor", {"lr": 0.1}),
-    ]
-    for name, options in OPTIMIZERS + others:
+    for name, options in OPTIMIZERS + OTHER_OPTIMIZERS:
         for rule in (None, "greedy"):
             if name == "Adafactor" and rule is None:
                 continue
@@ -64,8 +53,7 @@ def test_consolidated_state_is_that_of_the_plain_optimizer(world: World) -> None
             parameters = make_parameters(shapes)
             trainer = POS_Trainer(parameters, name, options, world=world, rule=rule)
             train(trainer, parameters, range(2), shapes=shapes)
-            means = [mean_of_step(step, world.size, shapes=shapes) for step in range(2)]
-            expected, optimizer = one_process(plain(name, options), means, shapes)
+            expected, optimizer = trained_alone(name, options, 2, world.size, shapes=shapes)
             assert_same(parameters, expected)
             to = world.size - 1
             found = trainer.consolidate(to)
@@ -80,15 +68,14 @@ def test_state_of_a_plain_optimizer_is_taken_over(world: World) -> None:
     """Two steps alone, the third on ranks: as three steps alone."""
     for name, options in OPTIMIZERS[1:4]:
         for rule in ("flat", "largest_first"):
-            means = [mean_of_step(step, world.size) for step in range(3)]
-            begun, optimizer = one_process(plain(name, options), means[:2])
+            begun, optimizer = trained_alone(name, options, 2, world.size)
             parameters = [torch.nn.Parameter(each.detach().clone()) for each in begun]
             other = {**options, "lr": 7.0}  # the state brings its own
             trainer = POS_Trainer(parameters, name, other, world=world, rule=rule)
             trainer.load_state_dict(optimizer.state_dict())
             assert trainer.learning_rate == options["lr"]
             train(trainer, parameters, [2])
-            expected, _ = one_process(plain(name, options), means)
+            expected, _ = trained_alone(name, options, 3, world.size)
             assert_same(parameters, expected)
 
 
@@ -112,8 +99,7 @@ def test_state_moves_between_worlds_of_any_size(world: World) -> None:
         parameters = [torch.nn.Parameter(each.detach().clone()) for each in values]
         trainer = POS_Trainer(parameters, name, options, world=part, rule=rule)
         trainer.load_state_dict(shards)
-        means = [mean_of_step(step, 2) for step in range(2)]
-        expected, optimizer = one_process(plain(name, options), means)
+        expected, optimizer = trained_alone(name, options, 2, 2)
         found = trainer.consolidate()
         if part.rank == 0:
             assert_same_state(found, optimizer.state_dict())

@@ -17,6 +17,7 @@ from sharded_kit import (
     plain,
     pull_of,
     train,
+    trained_alone,
 )
 
 from kadril.sharded import POS_Trainer
@@ -30,9 +31,7 @@ def check(world: World, name: str, options: dict[str, Any], **how: Any) -> POS_T
     parameters = make_parameters()
     trainer = POS_Trainer(parameters, name.lower(), options, world=world, **how)
     train(trainer, parameters, range(NUM_STEPS))
-    means = [mean_of_step(step, world.size) for step in range(NUM_STEPS)]
-    expected, _ = one_process(plain(name, options), means)
-    assert_same(parameters, expected)
+    assert_same(parameters, trained_alone(name, options, NUM_STEPS, world.size)[0])
     return trainer
 
 

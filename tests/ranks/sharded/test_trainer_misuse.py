@@ -233,3 +233,5 @@ def test_parameters_without_elements(world: World) -> None:
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     trainer.step()
+    assert trainer.num_steps == 1
+    assert [tuple(each.shape) for each in parameters] == [(0,), (2, 0)]
