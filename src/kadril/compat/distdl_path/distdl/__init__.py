@@ -2,14 +2,14 @@
 
     distdl.backends.mpi    partitions made from an mpi4py communicator, and buffers
     distdl.nn              data movement and layers
-    distdl.functional      what stands at the end of a network
+    distdl.functional      the zero-volume corrector for the end of a network
     distdl.utilities       shapes and indices
 
-Names, signatures and defaults are DistDL's: pools have stride 1, batch norm keeps the biased
-variance, parameters live on the first worker, losses have their value on rank 0, and HaloExchange
-works in place. `kadril.nn` has torch's instead. Data moves through `kadril.ops`, so that what
-DistDL leaves open holds here: halos reach as far as they must, inputs of layers are not changed,
-and an error is an error on all ranks.
+Layers stand on those of `kadril.nn`, and keep what DistDL does otherwise: pools have stride 1,
+batch norm follows the biased variance, parameters live on the first worker and are zero-volume
+tensors elsewhere, losses have their value on rank 0, and HaloExchange works in place. What DistDL
+leaves open holds here, too: halos reach as far as they must, inputs of layers are not changed, and
+an error is raised on all ranks.
 """
 
 from . import backend, functional, nn, utilities

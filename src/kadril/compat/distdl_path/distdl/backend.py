@@ -1,4 +1,4 @@
-"""The one backend there is: `distdl.backend.backend`."""
+"""The only backend, as `distdl.backend.backend`."""
 
 from .backends import mpi as backend
 

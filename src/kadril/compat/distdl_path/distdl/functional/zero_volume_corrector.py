@@ -1,4 +1,4 @@
-"""What stands at the end of a network whose result only some workers have."""
+"""The end of a network whose result only some workers have."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["ZeroVolumeCorrectorFunction"]
 
 
 class ZeroVolumeCorrectorFunction:
-    """Called like an autograd function, which it is in DistDL."""
+    """A namespace for `apply`, since it is an autograd function in DistDL."""
 
     @staticmethod
     def apply(tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, or the number 0 where there is nothing; `backward()` may be called on it."""
+        """Return a copy, or 0 for a zero-volume tensor; `backward()` may be called on either."""
         return correct_zero_volume(tensor)

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril import ops
+from kadril import nn
 
 from ..backends.mpi.partition import MPIPartition
+from .adapter import call_where_active, partition_beneath
 from .module import Module
 
 __all__ = ["AllSumReduce"]
 
 
 class AllSumReduce(Module):
-    """Sums over lines of workers, on each of them; its own adjoint. Never in place.
+    """The sum over lines of workers, on each of them; its own adjoint. Never in place.
 
     Args:
-        P_x: whose axes.
+        P_x: the partition.
         axes_reduce: to sum over.
         axes_keep: all others, instead.
 
@@ -38,10 +39,11 @@ class AllSumReduce(Module):
         self.P_x = P_x
         self.axes_reduce = None if axes_reduce is None else [int(axis) for axis in axes_reduce]
         self.axes_keep = None if axes_keep is None else [int(axis) for axis in axes_keep]
-        self._core = P_x._core
+        beneath = partition_beneath(P_x)
+        self._sum: nn.AllSumReduce | None = None
+        if beneath is not None:
+            self._sum = nn.AllSumReduce(beneath, self.axes_reduce, self.axes_keep)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """y_r = sum of x_s over the workers s in line with r."""
-        if self._core is None or not self._core.active:
-            return input.clone()
-        return ops.all_sum_reduce(input, self._core, self.axes_reduce, self.axes_keep)
+        return call_where_active(self._sum, input)

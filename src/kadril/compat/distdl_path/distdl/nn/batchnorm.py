@@ -1,29 +1,35 @@
 """Batch norm over all workers of a partition.
 
-Running statistics have shape [1, C, 1, ...], are kept on every worker, and take the *biased*
-variance of the batch; torch takes the unbiased one.
+Running statistics have shape [1, C, 1, ...], are kept on every worker, and follow the *biased*
+variance of the batch; torch's, and those of `kadril.nn`, follow the unbiased one.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
+import numpy as np
 import torch
 
-from kadril import ops
-from kadril.ops.structure import agree
+from kadril import nn
 
 from ..backends.mpi.partition import MPICartesianPartition
-from ..utilities.slicing import compute_subshape, worker_layout
+from ..utilities.slicing import (
+    compute_start_index,
+    compute_stop_index,
+    compute_subshape,
+    worker_layout,
+)
+from .adapter import partition_beneath
 from .broadcast import Broadcast
-from .stored import Storing, store
+from .owned_parameters import OwnedParameters
 
 __all__ = ["DistributedBatchNorm"]
 
 CHANNEL = 1
 
 
-class DistributedBatchNorm(Storing):
+class DistributedBatchNorm(OwnedParameters):
     """Batch norm; any axis may be split, that of the channels too.
 
     Args:
@@ -66,7 +72,6 @@ class DistributedBatchNorm(Storing):
         self.num_features, self.eps, self.momentum = int(num_features), eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.inputs_seen = 0
-        self._core = P_x._core
         lengths = [int(length) for length in P_x.shape]
         at_origin = tuple(slice(None) if axis == CHANNEL else 0 for axis in range(len(lengths)))
         self.P_sum = P_x.create_partition_inclusive(
@@ -82,52 +87,50 @@ class DistributedBatchNorm(Storing):
         shape = self._along_channels(self.local_num_features)
         self.register_buffer("running_mean", torch.zeros(shape) if track_running_stats else None)
         self.register_buffer("running_var", torch.ones(shape) if track_running_stats else None)
-        store(self, "gamma", torch.ones(shape) if affine else None, self.P_sum.active)
-        store(self, "beta", torch.zeros(shape) if affine else None, self.P_sum.active)
+        for name, value in (("gamma", torch.ones(shape)), ("beta", torch.zeros(shape))):
+            self._register_owned(name, value if affine else None, self.P_sum.active)
+        beneath = partition_beneath(P_x)
+        # With a momentum of 1 its running statistics are those of the last batch. In a tuple, so
+        # that it is no submodule, and they are not saved.
+        self._normalize: tuple[nn.DistributedBatchNorm, ...] = ()
+        if beneath is not None and beneath.active:
+            self._normalize = (
+                nn.DistributedBatchNorm(
+                    beneath, self.num_features, eps, 1.0, affine=False, what=type(self).__name__
+                ),
+            )
 
     def _along_channels(self, length: int) -> list[int]:
         return [length if axis == CHANNEL else 1 for axis in range(self.num_dimensions)]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Y = gamma * (x - mean) / sqrt(var + eps) + beta, over the global tensor."""
-        if self._core is None or not self._core.active:
+        if not self._normalize:
             return input.clone()
         if self.training or self.running_mean is None or self.running_var is None:
-            mean, var = self._statistics(input)
+            layer = self._normalize[0].to(dtype=input.dtype)
+            layer.reset_running_stats()
+            y: torch.Tensor = layer(input)
             if self.training and self.track_running_stats:
-                self._update_running_stats(mean.detach(), var.detach())
+                self._update_running_stats(layer, input)
         else:
-            mean, var = self.running_mean, self.running_var
-        y = (input - mean) / torch.sqrt(var + self.eps)
+            y = (input - self.running_mean) / torch.sqrt(self.running_var + self.eps)
         if self.affine:
             y = self.bc_affine(self.gamma) * y + self.bc_affine(self.beta)
         return y
 
-    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased variance of each channel, over all workers."""
-        assert self._core is not None  # noqa: S101 - forward asked
-        what = type(self).__name__
-        sizes = [blocks[-1].stop for blocks in agree(self._core, x, what).blocks(what)]
-        if sizes[CHANNEL] != self.num_features:
-            raise ValueError(
-                f"{what}: dim {CHANNEL} of the input has {sizes[CHANNEL]} elements, and"
-                f" num_features is {self.num_features}"
-            )
-        count = math.prod(sizes) // sizes[CHANNEL]
-        mean = self._total(x) / count
-        return mean, self._total((x - mean) ** 2) / count
-
-    def _total(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over all dims but that of the channels, on each worker."""
-        assert self._core is not None  # noqa: S101 - forward asked
-        dims = [dim for dim in range(self.num_dimensions) if dim != CHANNEL]
-        local = x.sum(dims, keepdim=True)
-        return ops.all_sum_reduce(local, self._core, axes_keep=(CHANNEL,), what=type(self).__name__)
-
-    def _update_running_stats(self, mean: torch.Tensor, var: torch.Tensor) -> None:
+    def _update_running_stats(self, layer: Any, x: torch.Tensor) -> None:
+        """Let the running statistics follow those of the last batch."""
         assert self.running_mean is not None  # noqa: S101 - there are statistics
         assert self.running_var is not None  # noqa: S101
         self.inputs_seen += 1
         share = self.momentum if self.momentum else 1 / self.inputs_seen
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(var.to(self.running_var.dtype), share)
+        place = (self.P_x.shape[CHANNEL], self.P_x.index[CHANNEL], self.num_features)
+        here = slice(int(compute_start_index(*place)[0]), int(compute_stop_index(*place)[0]))
+        num_values = int(self.P_x.allreduce_data(np.array([x.numel()]))[0]) // self.num_features
+        biased = (num_values - 1) / num_values
+        for running, batch in (
+            (self.running_mean, layer.running_mean),
+            (self.running_var, layer.running_var * biased),
+        ):
+            running.lerp_(batch[here].view_as(running).to(running.dtype), share)

@@ -10,7 +10,7 @@ __all__ = ["Broadcast"]
 
 
 class Broadcast(Movement):
-    """Copies of blocks for all workers that theirs stands for; the adjoint is `SumReduce`.
+    """Copies of each block for all workers that its owner stands for; adjoint of `SumReduce`.
 
         y_s = x_r                                        for all workers s that r stands for
 
@@ -22,7 +22,7 @@ class Broadcast(Movement):
         preserve_batch: whether a worker that gets nothing returns a tensor of shape (b, 0) or (0,).
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not match.
     """
 
     _mover = ops.Broadcaster

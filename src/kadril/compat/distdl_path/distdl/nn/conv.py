@@ -1,4 +1,4 @@
-"""Convolutions by their partitions.
+"""Convolutions whose class follows from their partitions.
 
 only P_x                                  DistributedFeatureConv
 P_x, P_y, P_w, one worker in space        DistributedChannelConv
@@ -30,12 +30,12 @@ __all__ = ["DistributedConv1d", "DistributedConv2d", "DistributedConv3d"]
 
 
 class DistributedConvSelector:
-    """Makes the layer that its partitions ask for.
+    """A class whose call returns the layer for some partitions.
 
     Args:
         P_x: of the input.
         P_y, P_w: of output and weights, by position or name; both or neither.
-        others: as of the layer that is made.
+        others: see the class of the layer.
     """
 
     feature: Any
@@ -43,7 +43,7 @@ class DistributedConvSelector:
     general: Any
 
     def __new__(cls, P_x: MPIPartition, *arguments: Any, **settings: Any) -> Any:
-        """The layer.
+        """Return the layer.
 
         Raises:
             ValueError: only one of `P_y` and `P_w`.

@@ -14,7 +14,7 @@ __all__ = ["DistributedChannelConv1d", "DistributedChannelConv2d", "DistributedC
 
 
 class DistributedChannelConvBase(DistributedGeneralConvBase):
-    """The general convolution with one worker in feature space; all modes of padding.
+    """The general convolution with one worker in feature space.
 
     Raises:
         ValueError: the feature space is split.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ..backends.mpi.partition import MPICartesianPartition
-from .broadcast import Broadcast
-from .conv_settings import ConvModule
-from .stored import store
+from .adapter import partition_beneath
+from .conv_module import ConvModule
+from .owned_parameters import replicate
 
 __all__ = ["DistributedFeatureConv1d", "DistributedFeatureConv2d", "DistributedFeatureConv3d"]
 
@@ -24,12 +24,11 @@ class DistributedFeatureConvBase(ConvModule):
         P_x: of input and output; one axis for each dim.
         in_channels: of the global input.
         out_channels: of the global output.
-        kernel_size, stride, padding, padding_mode, dilation, groups, bias: as torch's; several
-            workers pad with zeros, or circular.
+        kernel_size, stride, padding, padding_mode, dilation, groups, bias: as torch's.
         buffer_manager: not needed here.
 
     Raises:
-        NotImplementedError: another mode of padding, on several workers.
+        ValueError: the channels are split.
     """
 
     def __init__(
@@ -63,21 +62,24 @@ class DistributedFeatureConvBase(ConvModule):
             [1]
         )
         self.serial = P_x.size == 1
-        drawn = self._drawn(self.in_channels, self.out_channels, self.use_bias)
-        store(self, "weight", drawn.weight, self.P_wb_cart.active)
-        store(self, "bias", drawn.bias, self.P_wb_cart.active)
-        self.w_broadcast = Broadcast(self.P_wb_cart, P_x, preserve_batch=False)
-        self.b_broadcast = Broadcast(self.P_wb_cart, P_x, preserve_batch=False)
-        self._exchange = self._exchanger(P_x._core)
+        drawn = self._draw(self.in_channels, self.out_channels)
+        self._shapes = {name: value.shape for name, value in drawn.named_parameters()}
+        for name in ("weight", "bias"):
+            self._register_owned(name, getattr(drawn, name), self.P_wb_cart.active)
+        self._beneath = partition_beneath(P_x)
+        self._convolve = None if self._beneath is None else self._convolution(self._beneath)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The block of the convolution's output."""
-        if not self.P_x.active:
+        """Return the block of the convolution's output."""
+        if self._beneath is None or not self._beneath.active or self._convolve is None:
             return input.clone()
-        weight = self.w_broadcast(self.weight)
-        bias = self.b_broadcast(self.bias) if self.use_bias else None
-        x = self._pad(input) if self._exchange is None else self._exchange(input)
-        return self._convolve(x, weight, bias)
+        parameters = {
+            name: replicate(
+                getattr(self, name), shape, self._beneath.group, f"{name} of {type(self).__name__}"
+            )
+            for name, shape in self._shapes.items()
+        }
+        return self._convolve(parameters, input)
 
 
 class DistributedFeatureConv1d(DistributedFeatureConvBase):

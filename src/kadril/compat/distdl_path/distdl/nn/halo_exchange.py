@@ -10,6 +10,10 @@ way of both neighbours:
     +---+-----------+---+        adjoint   neighbour's bulk += ghost, ghost = 0; dims in reverse
     |   | h a l o   |   |
     +---+-----------+---+
+
+This layer does not stand on `kadril.ops.halo_exchange`, which returns new memory and fills all of
+it. Here the caller has made the room and may have put padding into it, each worker knows only its
+own widths, and both passes modify the tensors that they are given; programs rely on each of these.
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ def swap(
 
 
 class HaloExchangeFunction(torch.autograd.Function):
-    """The exchange; it changes its input, and its adjoint the gradient."""
+    """The exchange; it modifies its input, and its adjoint modifies the gradient."""
 
     @staticmethod
     def forward(
@@ -96,13 +100,13 @@ class HaloExchangeFunction(torch.autograd.Function):
 
 
 class HaloExchange(Module):
-    """Fills the halos of a tensor that has room for them; in place in both directions.
+    """A halo exchange for a tensor that has room for its halos; in place in both directions.
 
     Args:
         P_x: one axis for each dim; neighbours are those of its topology.
         halo_shape: for each dim, room before and after the bulk.
         recv_buffer_shape: elements that come from the neighbours before and after.
-        send_buffer_shape: elements that they get.
+        send_buffer_shape: elements that are sent to them.
         buffer_manager: not needed here.
     """
 
@@ -126,7 +130,7 @@ class HaloExchange(Module):
         self.neighbor_ranks = P_x.neighbor_ranks(P_x.rank)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The same tensor, with its halos filled."""
+        """Fill the halos of the tensor, and return it."""
         core = self._core
         if core is None or not core.active:
             return input.clone()
@@ -134,7 +138,7 @@ class HaloExchange(Module):
         return apply(HaloExchangeFunction, input, axes, core.transport, "HaloExchange")
 
     def _sides(self, shape: Sequence[int], dim: int) -> list[Side]:
-        """The neighbours along one axis, with the boxes that are exchanged."""
+        """Return the neighbours along one axis, with the boxes that are exchanged."""
         before, after = (int(width) for width in self.halo_shape[dim])
         stop = shape[dim] - after
         gets = [int(width) for width in self.recv_buffer_shape[dim]]
@@ -148,7 +152,7 @@ class HaloExchange(Module):
         ]
 
     def _box(self, shape: Sequence[int], dim: int, along: slice) -> Box:
-        """All of the dims that were exchanged before, the bulk of those to come."""
+        """Return a box: all of the dims that were exchanged before, the bulk of the others."""
         return tuple(
             along
             if each == dim

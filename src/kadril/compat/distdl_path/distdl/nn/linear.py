@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import torch
 
+from kadril import nn
+
+from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPICartesianPartition
 from ..utilities.slicing import compute_subshape
-from .broadcast import Broadcast
+from .adapter import Stateless, as_zero_volume, stateless
 from .module import Module
-from .sum_reduce import SumReduce
 
 __all__ = ["DistributedLinear"]
 
@@ -33,7 +35,7 @@ class DistributedLinear(Module):
         sublinear: the block of this worker, on `P_w`; it has a bias in column 0.
 
     Raises:
-        ValueError: the partitions do not fit together.
+        ValueError: the partitions do not match each other.
     """
 
     def __init__(
@@ -49,21 +51,22 @@ class DistributedLinear(Module):
         self.P_x, self.P_y, self.P_w = P_x, P_y, P_w
         self.in_features, self.out_features = int(in_features), int(out_features)
         self.bias = bool(bias)
-        self.x_broadcast = Broadcast(P_x, P_w)
-        self.y_sum_reduce = SumReduce(P_w, P_y, transpose_src=True)
         if P_w.active:
             num_out, num_in = compute_subshape(
                 P_w.shape, P_w.index, [self.out_features, self.in_features]
             ).tolist()
             has_bias = self.bias and bool(P_w.index[-1] == 0)
             self.sublinear = torch.nn.Linear(num_in, num_out, bias=has_bias)
+        partitions = in_common_group(P_x, P_y, P_w)
+        self._multiply: Stateless | None = None
+        if partitions is not None:
+            layer = torch.nn.Linear(in_features, out_features, self.bias, device="meta")
+            twin = nn.DistributedLinear.of(layer, *partitions, what=type(self).__name__)
+            self._multiply = stateless(twin)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The block of the output on `P_y`."""
-        if not (self.P_x.active or self.P_y.active or self.P_w.active):
+        """Return the block of the output on `P_y`."""
+        if self._multiply is None or not any(P.active for P in (self.P_x, self.P_y, self.P_w)):
             return input.clone()
-        x = self.x_broadcast(input)
-        if self.P_w.active:
-            x = self.sublinear(x)
-        y: torch.Tensor = self.y_sum_reduce(x)
-        return y
+        parameters = dict(self.sublinear.named_parameters()) if self.P_w.active else {}
+        return self._multiply(parameters, input if self.P_x.active else as_zero_volume(input))

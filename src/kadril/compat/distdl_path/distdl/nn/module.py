@@ -1,4 +1,4 @@
-"""What layers derive from."""
+"""The base class of layers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Module"]
 
 
 class Module(torch.nn.Module):
-    """A layer that may have something to set up once it sees its input.
+    """A layer that may be set up when it sees its first input.
 
-    The layers of this package need no such hooks: they look at the blocks of all workers at every
-    call. They are for layers of one's own: `_distdl_module_setup` is called before the first
-    forward, and again after `_distdl_module_teardown` when `_distdl_input_changed` says so.
+    Subclasses of users override the hooks: `_distdl_module_setup` is called before the first
+    forward, and again after `_distdl_module_teardown` when `_distdl_input_changed` says so. The
+    layers of this package need none: they look at the blocks of all workers at every call.
     """
 
     _distdl_backend = backend

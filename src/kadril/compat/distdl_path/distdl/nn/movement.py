@@ -1,4 +1,4 @@
-"""What broadcast and sum-reduce share: blocks move between a partition and a larger one."""
+"""The base of broadcast and sum-reduce: blocks move between a partition and a larger one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 
 from kadril import ops
 
-from ..backends.mpi.meeting import meet
+from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPIPartition
+from .adapter import as_zero_volume
 from .module import Module
-from .nothing import without_elements
 
 __all__ = ["Movement"]
 
 
 class Movement(Module):
-    """Base of `Broadcast`, which says what its arguments are, and `SumReduce`."""
+    """Base of `Broadcast`, whose docstring describes the arguments, and of `SumReduce`."""
 
     _mover: type[ops.Broadcaster] | type[ops.SumReducer]
 
@@ -31,15 +31,16 @@ class Movement(Module):
         self.P_x, self.P_y = P_x, P_y
         self.transpose_src, self.transpose_dest = transpose_src, transpose_dest
         self.preserve_batch = preserve_batch
-        met = meet(P_x, P_y)
         self._move: ops.Broadcaster | ops.SumReducer | None = None
-        if met is not None:
-            self._move = self._mover(met[0], met[1], transpose_src, transpose_dest, preserve_batch)
-        self._gives = met is not None and met[0].active
-        self._gets = met is not None and met[1].active
+        self._in_P_x = self._in_P_y = False
+        partitions = in_common_group(P_x, P_y)
+        if partitions is not None:
+            source, target = partitions
+            self._move = self._mover(source, target, transpose_src, transpose_dest, preserve_batch)
+            self._in_P_x, self._in_P_y = source.active, target.active
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The block on `P_y`; a copy of the input on workers that are in neither partition."""
-        if self._move is None or not (self._gives or self._gets):
+        """Return the block on `P_y`; a copy of the input on workers in neither partition."""
+        if self._move is None or not (self._in_P_x or self._in_P_y):
             return input.clone()
-        return self._move(input if self._gives else without_elements(input))
+        return self._move(input if self._in_P_x else as_zero_volume(input))

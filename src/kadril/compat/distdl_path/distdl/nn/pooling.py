@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch.nn import functional
+
+from kadril import nn
+from kadril.partition import Partition
 
 from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.partition import MPICartesianPartition
+from .adapter import call_where_active, partition_beneath, per_dim
 from .mixins import HaloMixin, PoolingMixin
 from .module import Module
-from .window import Window, as_tuple, window_exchanger
 
 __all__ = [
     "DistributedAvgPool1d",
@@ -38,7 +40,7 @@ class DistributedPoolBase(Module, HaloMixin, PoolingMixin):
     """
 
     num_dimensions = 0
-    fill = 0.0
+    _layer_class: ClassVar[Any]
 
     def __init__(
         self,
@@ -52,96 +54,70 @@ class DistributedPoolBase(Module, HaloMixin, PoolingMixin):
         super().__init__()
         self.P_x = P_x
         self.buffer_manager = checked_manager(buffer_manager)
-        self.kernel_size = as_tuple(kernel_size, self.num_dimensions, "kernel_size")
-        self.stride = as_tuple(stride, self.num_dimensions, "stride")
-        self.padding = as_tuple(padding, self.num_dimensions, "padding")
-        self.dilation = as_tuple(dilation, self.num_dimensions, "dilation")
-        settings = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        windows = [Window(*each) for each in settings]
-        what = type(self).__name__
-        if any(2 * window.padding > window.kernel for window in windows):
-            raise ValueError(f"{what}: padding may be half the kernel at most; got {windows}")
-        core = P_x._core
-        self._exchange = (
-            None
-            if core is None or not core.active
-            else window_exchanger(core, windows, what, fill=self.fill)
-        )
+        self.kernel_size = per_dim(kernel_size, self.num_dimensions, "kernel_size")
+        self.stride = per_dim(stride, self.num_dimensions, "stride")
+        self.padding = per_dim(padding, self.num_dimensions, "padding")
+        self.dilation = per_dim(dilation, self.num_dimensions, "dilation")
+        beneath = partition_beneath(P_x)
+        self._pool: Any = None if beneath is None else self._make_pool(beneath)
+
+    def _make_pool(self, P_x: Partition) -> Any:
+        """Return the pool of `kadril.nn`."""
+        settings = (self.kernel_size, self.stride, self.padding, self.dilation)
+        return self._layer_class(P_x, *settings, what=type(self).__name__)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The block of the pool's output."""
-        if self._exchange is None:
-            return input.clone()
-        return self._pool(self._exchange(input))
-
-    def _pool(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class DistributedMaxPoolBase(DistributedPoolBase):
-    """The largest element of each window."""
-
-    fill = float("-inf")
-
-    def _pool(self, x: torch.Tensor) -> torch.Tensor:
-        pool: Any = {
-            1: functional.max_pool1d,
-            2: functional.max_pool2d,
-            3: functional.max_pool3d,
-        }[self.num_dimensions]
-        y: torch.Tensor = pool(x, self.kernel_size, self.stride, 0, self.dilation)
-        return y
+        """Return the block of the pool's output."""
+        return call_where_active(self._pool, input)
 
 
 class DistributedAvgPoolBase(DistributedPoolBase):
     """The average of each window; padding counts."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
+    def _make_pool(self, P_x: Partition) -> Any:
         if any(step != 1 for step in self.dilation):
             raise ValueError(f"{type(self).__name__}: averages have no dilation")
-
-    def _pool(self, x: torch.Tensor) -> torch.Tensor:
-        pool: Any = {
-            1: functional.avg_pool1d,
-            2: functional.avg_pool2d,
-            3: functional.avg_pool3d,
-        }[self.num_dimensions]
-        y: torch.Tensor = pool(x, self.kernel_size, self.stride, 0)
-        return y
+        settings = (self.kernel_size, self.stride, self.padding)
+        return self._layer_class(P_x, *settings, what=type(self).__name__)
 
 
-class DistributedMaxPool1d(DistributedMaxPoolBase):
-    """One dim of features."""
+class DistributedMaxPool1d(DistributedPoolBase):
+    """The largest element of each window; one dim of features."""
 
     num_dimensions = 1
+    _layer_class = nn.DistributedMaxPool1d
 
 
-class DistributedMaxPool2d(DistributedMaxPoolBase):
-    """Two dims of features."""
+class DistributedMaxPool2d(DistributedPoolBase):
+    """The largest element of each window; two dims of features."""
 
     num_dimensions = 2
+    _layer_class = nn.DistributedMaxPool2d
 
 
-class DistributedMaxPool3d(DistributedMaxPoolBase):
-    """Three dims of features."""
+class DistributedMaxPool3d(DistributedPoolBase):
+    """The largest element of each window; three dims of features."""
 
     num_dimensions = 3
+    _layer_class = nn.DistributedMaxPool3d
 
 
 class DistributedAvgPool1d(DistributedAvgPoolBase):
-    """One dim of features."""
+    """The average of each window; one dim of features."""
 
     num_dimensions = 1
+    _layer_class = nn.DistributedAvgPool1d
 
 
 class DistributedAvgPool2d(DistributedAvgPoolBase):
-    """Two dims of features."""
+    """The average of each window; two dims of features."""
 
     num_dimensions = 2
+    _layer_class = nn.DistributedAvgPool2d
 
 
 class DistributedAvgPool3d(DistributedAvgPoolBase):
-    """Three dims of features."""
+    """The average of each window; three dims of features."""
 
     num_dimensions = 3
+    _layer_class = nn.DistributedAvgPool3d

@@ -10,12 +10,12 @@ from kadril import ops
 from kadril.partition import balanced_intervals
 
 from ..backends.mpi.buffer import checked_manager
-from ..backends.mpi.meeting import meet
+from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPIPartition
 from ..utilities.slicing import compute_nd_slice_shape, range_index
 from ..utilities.tensor_decomposition import compute_subtensor_intersection_slice
+from .adapter import as_zero_volume
 from .module import Module
-from .nothing import without_elements
 
 __all__ = ["Repartition"]
 
@@ -23,7 +23,7 @@ Overlap: TypeAlias = tuple[tuple[slice, ...] | None, Any, int | str | None]
 
 
 class Repartition(Module):
-    """Changes who holds which block; blocks of the input may have any sizes, outputs are balanced.
+    """A movement of blocks of any sizes on one partition to balanced blocks on another.
 
     Args:
         P_x: where the tensor is; one axis for each dim.
@@ -32,10 +32,10 @@ class Repartition(Module):
         buffer_manager: not needed here.
 
     Attributes:
-        P_x_to_y_overlaps: what this worker gives, once it was called: for each worker of `P_y`, the
-            slices of its block, their shape, and the worker's rank among all of both partitions, or
-            "self"; three times None for a worker that gets nothing.
-        P_y_to_x_overlaps: the same of what it gets, for each worker of `P_x`.
+        P_x_to_y_overlaps: what this worker sends, once the layer was called: for each worker of
+            `P_y`, the slices of its block, their shape, and the worker's rank among all of both
+            partitions, or "self"; (None, None, None) for a worker that gets nothing.
+        P_y_to_x_overlaps: the same of what it receives, for each worker of `P_x`.
 
     Raises:
         ValueError: the partitions have different numbers of axes.
@@ -52,23 +52,23 @@ class Repartition(Module):
         self.P_x, self.P_y = P_x, P_y
         self.preserve_batch = preserve_batch
         self.buffer_manager = checked_manager(buffer_manager)
-        met = meet(P_x, P_y)
+        partitions = in_common_group(P_x, P_y)
         self._move: ops.Repartitioner | None = None
-        if met is not None:
-            self._move = ops.Repartitioner(met[0], met[1], preserve_batch=preserve_batch)
+        if partitions is not None:
+            self._move = ops.Repartitioner(*partitions, preserve_batch=preserve_batch)
 
     @property
     def P_x_to_y_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
-        """Parts that this worker gives; see the class."""
+        """Return the boxes that this worker sends; see the class."""
         return self._overlaps_of(self.P_x, self.P_y)
 
     @property
     def P_y_to_x_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
-        """Parts that this worker gets; see the class."""
+        """Return the boxes that this worker receives; see the class."""
         return self._overlaps_of(self.P_y, self.P_x)
 
     def _overlaps_of(self, P_mine: MPIPartition, P_theirs: MPIPartition) -> list[Overlap]:
-        """Overlaps of this worker's block on one partition with each block on the other."""
+        """Return the overlaps of this worker's block on one partition with blocks on the other."""
         move = self._move
         if move is None or move.structure is None or not P_mine.active:
             return []
@@ -104,4 +104,4 @@ class Repartition(Module):
         move = self._move
         if move is None or not (move.P_x.active or move.P_y.active):
             return input.clone()
-        return move(input if move.P_x.active else without_elements(input))
+        return move(input if move.P_x.active else as_zero_volume(input))

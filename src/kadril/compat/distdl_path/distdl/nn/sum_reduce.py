@@ -10,11 +10,11 @@ __all__ = ["SumReduce"]
 
 
 class SumReduce(Movement):
-    """Sums of the blocks of all workers that one stands for; the adjoint is `Broadcast`.
+    """Sums of the blocks of all workers that one stands for; adjoint of `Broadcast`.
 
         y_r = sum of x_s                                 over all workers s that r stands for
 
-    Args and errors as of `Broadcast`; here `P_x` is the larger partition.
+    See `Broadcast` for arguments and errors; here `P_x` is the larger partition.
     """
 
     _mover = ops.SumReducer

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril.ops import HaloExchanger
-from kadril.ops.structure import agree
-from kadril.partition import Interval, Partition, balanced_intervals
+from kadril import nn
+from kadril.partition import Partition
 
 from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.partition import MPICartesianPartition
-from .interpolate import Grid, check_mode, scale_of
+from .adapter import call_where_active, partition_beneath
+from .interpolate import check_mode, scale_factors
 from .module import Module
 
 __all__ = ["DistributedUpsample"]
 
-FIRST_FEATURE = 2
+# By the number of feature dims.
+LINEAR_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 class DistributedUpsample(Module):
@@ -32,7 +33,7 @@ class DistributedUpsample(Module):
         align_corners: as torch's, for "linear".
 
     Raises:
-        ValueError: not exactly one of `size` and `scale_factor`.
+        ValueError: not exactly one of `size` and `scale_factor`, or a `size` of other dims.
         NotImplementedError: another mode.
     """
 
@@ -53,54 +54,30 @@ class DistributedUpsample(Module):
         self.buffer_manager = checked_manager(buffer_manager)
         self.size = None if size is None else [int(length) for length in size]
         self.scale_factor, self.mode, self.align_corners = scale_factor, mode, align_corners
-        self._core = P_x._core
+        beneath = partition_beneath(P_x)
+        self._upsample = None if beneath is None else self._make_upsample(beneath)
 
-    def _grids(self, sizes: Sequence[int]) -> list[Grid]:
-        """Inputs and outputs along each feature dim.
+    def _make_upsample(self, P_x: Partition) -> nn.DistributedUpsample:
+        """Return the layer of `kadril.nn`.
 
         Raises:
             ValueError: `size` is not that of the whole output.
         """
-        if self.size is not None and len(self.size) != len(sizes):
+        if self.size is not None and len(self.size) != P_x.dim:
             raise ValueError(
-                f"DistributedUpsample: size {self.size} is not that of a tensor of {len(sizes)}"
-                " dims; it has batch and channels too"
+                f"DistributedUpsample: size {self.size} is not that of a tensor of {P_x.dim} dims;"
+                " it has batch and channels too"
             )
-        grids = []
-        for dim, size in enumerate(sizes[FIRST_FEATURE:], FIRST_FEATURE):
-            factor = scale_of(self.scale_factor, dim - FIRST_FEATURE)
-            out_size = int(size * factor) if factor is not None else (self.size or sizes)[dim]
-            grids.append(Grid(size, out_size, factor, self.mode, self.align_corners))
-        return grids
+        is_linear = self.mode == "linear"
+        return nn.DistributedUpsample(
+            P_x,
+            None if self.size is None else self.size[2:],
+            scale_factors(self.scale_factor, P_x.dim - 2),
+            LINEAR_MODES.get(P_x.dim - 2, self.mode) if is_linear else self.mode,
+            self.align_corners if is_linear else None,
+            what="DistributedUpsample",
+        )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The block of the upsampled tensor."""
-        core = self._core
-        if core is None or not core.active or core.index is None:
-            return input.clone()
-        structure = agree(core, input, "DistributedUpsample")
-        sizes = [blocks[-1].stop for blocks in structure.blocks("DistributedUpsample")]
-        grids = self._grids(sizes)
-        targets = [self._targets(core, dim, grid) for dim, grid in enumerate(grids, FIRST_FEATURE)]
-        sources = [
-            [grid.needed(outputs) for outputs in blocks]
-            for grid, blocks in zip(grids, targets, strict=True)
-        ]
-        needs = [lambda _, needed=needed: needed for needed in sources]
-        exchange = HaloExchanger(core, [None, None, *needs], what="DistributedUpsample")
-        y = exchange.exchange(input, structure)
-        for number, grid in enumerate(grids):
-            dim = number + FIRST_FEATURE
-            place = core.index[dim]
-            y = grid.interpolate(y, dim, sources[number][place].start, targets[number][place])
-        return y
-
-    @staticmethod
-    def _targets(core: Partition, dim: int, grid: Grid) -> list[Interval]:
-        length = core.shape[dim]
-        if grid.out_size < length:
-            raise ValueError(
-                f"DistributedUpsample: dim {dim} of the output has {grid.out_size} elements, too"
-                f" few for {length} workers along axis {dim}"
-            )
-        return balanced_intervals(grid.out_size, length)
+        """Return the block of the upsampled tensor."""
+        return call_where_active(self._upsample, input)

@@ -9,7 +9,7 @@ __all__ = ["print_sequential"]
 
 
 def print_sequential(comm: Any, val: object) -> None:
-    """Print something of each rank of a communicator, in their order; rank 0 prints."""
+    """Print a value of each rank of a communicator in the order of ranks; rank 0 prints."""
     lines = comm.gather(f"{val}", root=0)
     if lines is not None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))

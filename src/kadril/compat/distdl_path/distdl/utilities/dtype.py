@@ -1,4 +1,4 @@
-"""Dtypes of numpy and torch, and numbers for them."""
+"""Tables of the dtypes of numpy and torch, and of numbers that stand for them."""
 
 from __future__ import annotations
 

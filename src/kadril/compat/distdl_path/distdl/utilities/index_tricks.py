@@ -1,4 +1,4 @@
-"""From a position to a number."""
+"""Ranks of positions in a Cartesian shape."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["cartesian_index_c", "cartesian_index_f"]
 
 
 def cartesian_index_c(shape: Sequence[int], index: Sequence[int]) -> int:
-    """The last axis runs fastest."""
+    """Return the rank of a position where the last axis runs fastest."""
     return int(rank_at(list(index), list(shape)))
 
 
 def cartesian_index_f(shape: Sequence[int], index: Sequence[int]) -> int:
-    """The first axis runs fastest."""
+    """Return the rank of a position where the first axis runs fastest."""
     return int(rank_at(list(index)[::-1], list(shape)[::-1]))

@@ -8,19 +8,19 @@ __all__ = ["DummyContext"]
 
 
 class DummyContext:
-    """Keeps what is stored in it, as autograd's own does."""
+    """A context that stores attributes and tensors, as that of autograd does."""
 
     saved_tensors: tuple[torch.Tensor, ...] = ()
 
     def save_for_backward(self, *tensors: torch.Tensor) -> None:
-        """Keep tensors."""
+        """Store tensors."""
         self.saved_tensors = tensors
 
     def mark_dirty(self, *tensors: torch.Tensor) -> None:
-        """Nothing: no graph is kept."""
+        """Do nothing: no graph is recorded."""
 
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None:
-        """Nothing: no graph is kept."""
+        """Do nothing: no graph is recorded."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Nothing: no graph is kept."""
+        """Do nothing: no graph is recorded."""

@@ -33,12 +33,12 @@ Index = npt.NDArray[Any]
 
 
 def as_indices(*values: npt.ArrayLike) -> list[Index]:
-    """Arrays of one dim."""
+    """Return integer arrays of one dim."""
     return [np.atleast_1d(np.asarray(value, dtype=np.int64)) for value in values]
 
 
 def compute_subshape(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike) -> Index:
-    """The shape of the block at a position."""
+    """Return the shape of the block at a position."""
     lengths, place, sizes = as_indices(P_shape, index, shape)
     result: Index = sizes // lengths + (place < sizes % lengths)
     return result
@@ -47,14 +47,14 @@ def compute_subshape(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.Ar
 def compute_start_index(
     P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike
 ) -> Index:
-    """The first index of the block at a position, in the global tensor."""
+    """Return the first index of the block at a position, in the global tensor."""
     lengths, place, sizes = as_indices(P_shape, index, shape)
     result: Index = sizes // lengths * place + np.minimum(place, sizes % lengths)
     return result
 
 
 def compute_stop_index(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike) -> Index:
-    """One more than the last index of the block at a position."""
+    """Return one more than the last index of the block at a position."""
     start = compute_start_index(P_shape, index, shape)
     result: Index = start + compute_subshape(P_shape, index, shape)
     return result
@@ -66,14 +66,14 @@ def compute_intersection(
     r1_start_index: npt.ArrayLike,
     r1_stop_index: npt.ArrayLike,
 ) -> tuple[Index, Index, Index]:
-    """Start, stop and shape of what two boxes have in common."""
+    """Return start, stop and shape of the intersection of two boxes."""
     start = np.maximum(r0_start_index, r1_start_index)
     stop = np.minimum(r0_stop_index, r1_stop_index)
     return start, stop, np.maximum(stop - start, 0)
 
 
 def assemble_slices(start_index: Sequence[int], stop_index: Sequence[int]) -> tuple[slice, ...]:
-    """A box as slices."""
+    """Return a box as slices."""
     return tuple(
         slice(start, stop, None) for start, stop in zip(start_index, stop_index, strict=False)
     )
@@ -86,7 +86,7 @@ def compute_partition_intersection(
     P_x_s_index: npt.ArrayLike,
     x_shape: npt.ArrayLike,
 ) -> tuple[slice, ...] | None:
-    """What one block has of another, as slices of the first; None where that is nothing."""
+    """Return the intersection of two blocks as slices of the first; None where it is empty."""
     first = compute_start_index(P_x_r_shape, P_x_r_index, x_shape)
     start, _, shape = compute_intersection(
         first,
@@ -100,17 +100,17 @@ def compute_partition_intersection(
 
 
 def compute_nd_slice_shape(slices: Sequence[slice]) -> tuple[int, ...]:
-    """The shape of a box."""
+    """Return the shape of a box."""
     return tuple(each.stop - each.start for each in slices)
 
 
 def compute_nd_slice_volume(slices: Sequence[slice]) -> int:
-    """Elements in a box."""
+    """Return the number of elements of a box."""
     return math.prod(compute_nd_slice_shape(slices))
 
 
 def range_index(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All positions of a shape; the last axis runs fastest."""
+    """Yield all positions of a shape; the last axis runs fastest."""
     yield from itertools.product(*(range(int(length)) for length in shape))
 
 
@@ -118,7 +118,7 @@ def filtered_range_index(
     shape: Sequence[int],
     filter: Sequence[int | None],
 ) -> Iterator[tuple[int, ...]]:
-    """The positions that have given values; None allows any."""
+    """Yield the positions that match a filter, in which None allows any value."""
     for index in range_index(shape):
         if all(want in (None, have) for have, want in zip(index, filter, strict=True)):
             yield index
@@ -127,11 +127,11 @@ def filtered_range_index(
 def assemble_index_filter(
     index: Sequence[int], dims: Sequence[int], invert: bool = False
 ) -> tuple[int | None, ...]:
-    """A filter that wants the values of an index in some dims; in all others if inverted."""
+    """Return a filter for the values of an index in some dims; in all others if inverted."""
     return tuple(value if (dim in dims) != invert else None for dim, value in enumerate(index))
 
 
 def worker_layout(shape: Sequence[int] | Index) -> npt.NDArray[np.int64]:
-    """The rank of the worker at each position."""
+    """Return the rank of the worker at each position."""
     lengths = [int(length) for length in shape]
     return np.arange(math.prod(lengths), dtype=np.int64).reshape(lengths)

@@ -27,7 +27,7 @@ Shapes = npt.NDArray[np.int64]
 def compute_subtensor_shapes_balanced(
     global_tensor_structure: Any, P_tensor_shape: npt.ArrayLike
 ) -> Shapes:
-    """The shape of each block of a tensor that is cut evenly."""
+    """Return the shape of each block of a balanced tensor."""
     lengths = [int(length) for length in np.atleast_1d(P_tensor_shape)]
     sizes = np.atleast_1d(np.array(tuple(global_tensor_structure.shape), dtype=np.int64))
     shapes = np.zeros([*lengths, len(lengths)], dtype=np.int64)
@@ -37,7 +37,7 @@ def compute_subtensor_shapes_balanced(
 
 
 def compute_subtensor_stop_indices(shapes: Shapes) -> Shapes:
-    """One more than the last index of each block, in the global tensor."""
+    """Return one more than the last index of each block, in the global tensor."""
     stops = shapes.copy()
     for dim in range(shapes.ndim - 1):
         stops[..., dim] = np.cumsum(shapes[..., dim], axis=dim)
@@ -45,7 +45,7 @@ def compute_subtensor_stop_indices(shapes: Shapes) -> Shapes:
 
 
 def compute_subtensor_start_indices(shapes: Shapes) -> Shapes:
-    """The first index of each block, in the global tensor."""
+    """Return the first index of each block, in the global tensor."""
     return compute_subtensor_stop_indices(shapes) - shapes
 
 
@@ -55,7 +55,7 @@ def compute_subtensor_intersection_slice(
     y_start_index: npt.ArrayLike,
     y_stop_index: npt.ArrayLike,
 ) -> tuple[slice, ...] | None:
-    """What box x has of box y, as slices of x; None where that is nothing.
+    """Return the intersection of boxes x and y as slices of x; None where it is empty.
 
     Raises:
         ValueError: not lists of indices.

@@ -1,4 +1,4 @@
-"""Tensors without elements, and the structure of tensors."""
+"""Zero-volume tensors, and the structure of tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def zero_volume_tensor(
     requires_grad: bool = False,
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
-    """A tensor of shape (b, 0), or (0,) where there is no batch."""
+    """Return a tensor of shape (b, 0), or (0,) where b is None."""
     return ops.zero_volume_tensor(None if b is None else int(b), dtype, requires_grad, device)
 
 
@@ -35,7 +35,7 @@ class TensorStructure:
     """Shape, dtype and requires_grad of a tensor.
 
     Args:
-        tensor: whose; nothing is known where None.
+        tensor: the tensor; all three are None without one.
     """
 
     def __init__(self, tensor: torch.Tensor | None = None) -> None:
@@ -46,7 +46,7 @@ class TensorStructure:
             self.fill_from_tensor(tensor)
 
     def fill_from_tensor(self, tensor: torch.Tensor) -> None:
-        """Take over those of a tensor."""
+        """Copy shape, dtype and requires_grad of a tensor."""
         self.shape, self.dtype = tensor.shape, tensor.dtype
         self.requires_grad = tensor.requires_grad
 
@@ -70,7 +70,7 @@ class TensorStructure:
 def distdl_padding_to_torch_padding(
     pad: Sequence[Sequence[int]] | npt.NDArray[Any],
 ) -> tuple[int, ...]:
-    """Widths before and after each dim, in the order of `torch.nn.functional.pad`.
+    """Return widths before and after each dim in the order of `torch.nn.functional.pad`.
 
     [[a0, b0], ..., [an, bn]] gives (an, bn, ..., a0, b0).
     """

@@ -1,4 +1,4 @@
-"""Partitions, buffers, and what layers know of tensors on other workers."""
+"""Partitions, buffers, and the structure of tensors on other workers."""
 
 from . import buffer, partition, tensor_comm, tensor_decomposition
 from .buffer import MPIBufferManager as BufferManager

@@ -1,4 +1,4 @@
-"""Growing buffers, viewed by shape. Layers take a manager of them, and do not need it here."""
+"""Growing buffers, viewed by shape. Layers accept a manager of them, and do not use it here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MPIBufferManager", "MPIExpandableBuffer", "checked_manager"]
 
 
 class MPIExpandableBuffer:
-    """Memory that grows, and keeps what is in it.
+    """A buffer that grows, and keeps its contents.
 
     Args:
         dtype: of its elements.
@@ -31,22 +31,22 @@ class MPIExpandableBuffer:
 
     @property
     def capacity(self) -> int:
-        """Elements there is room for."""
+        """Number of elements of the memory."""
         return int(self.raw_buffer.size)
 
     def expand(self, new_capacity: int) -> None:
-        """Have room for so many elements, if there is not."""
+        """Grow to at least `new_capacity` elements."""
         if new_capacity > self.capacity:
             old = self.raw_buffer
             self.raw_buffer = np.zeros(new_capacity, dtype=self.dtype)
             self.raw_buffer[: old.size] = old
 
     def allocate_view(self, view_shape: Sequence[int]) -> None:
-        """Have room for an array of this shape."""
+        """Grow to hold an array of this shape."""
         self.expand(math.prod(int(length) for length in view_shape))
 
     def get_view(self, view_shape: Sequence[int]) -> npt.NDArray[Any]:
-        """The first elements, as an array of this shape."""
+        """Return the first elements as an array of this shape."""
         shape = tuple(int(length) for length in view_shape)
         self.allocate_view(shape)
         return self.raw_buffer[: math.prod(shape)].reshape(shape)
@@ -65,7 +65,7 @@ class MPIBufferManager:
     def request_buffers(
         self, num_buffers: int, dtype: npt.DTypeLike = np.float32
     ) -> list[MPIExpandableBuffer]:
-        """The first buffers of a dtype; more are made where there are too few."""
+        """Return the first buffers of a dtype, and make those that are missing."""
         buffers = self.buffers_map[dtype]
         while len(buffers) < num_buffers:
             buffers.append(MPIExpandableBuffer(dtype))
@@ -73,10 +73,10 @@ class MPIBufferManager:
 
 
 def checked_manager(manager: object) -> MPIBufferManager:
-    """The manager that a layer was given, or a new one.
+    """Return the manager that a layer was given, or a new one where that is None.
 
     Raises:
-        ValueError: something else.
+        ValueError: it is neither.
     """
     if manager is None:
         return MPIBufferManager()

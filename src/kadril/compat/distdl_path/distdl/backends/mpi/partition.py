@@ -1,10 +1,10 @@
 """Partitions as DistDL has them, over `kadril.partition`.
 
-A worker that is not in one has it all the same: `active` is False, `rank` is MPI.PROC_NULL, `size`
-is -1 and `index` None; a Cartesian one keeps its `shape`.
+A worker that is not in a partition holds an inactive one: `active` is False, `rank` is
+MPI.PROC_NULL, `size` is -1 and `index` is None; a Cartesian partition keeps its `shape`.
 
 Making a partition is collective over the workers of the one it is made from; making one from two is
-collective over the group where these meet (`meeting.py`).
+collective over their common group (`common_group.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from kadril.compat.communicator import Communicator, op_name
 from kadril.partition import Partition
 
-from .meeting import meet
-from .opening import group_of, is_null, null_communicator, null_rank
+from .common_group import in_common_group
+from .communicator_group import group_of, is_null, null_communicator, null_rank
 
 __all__ = ["MPICartesianPartition", "MPIPartition"]
 
@@ -33,7 +33,7 @@ class MPIPartition:
     Args:
         comm: a communicator, of mpi4py or of its stand-in; an inactive partition where None or
             null. Collective over it.
-        group: not looked at.
+        group: ignored.
         root: the communicator that is shown as `_root`; `comm` where None.
 
     Attributes:
@@ -62,7 +62,7 @@ class MPIPartition:
     def _made(
         cls, core: Partition | None, parent: MPIPartition, shape: Sequence[int] | None = None
     ) -> Any:
-        """A partition that comes from another one."""
+        """Return a partition that was made from another one."""
         made = cls.__new__(cls)
         made._root = parent._root
         made._adopt(core, parent._lineage if core is None else (*parent._lineage, core), shape)
@@ -79,7 +79,7 @@ class MPIPartition:
         self._identity = object()
         self.active = core is not None and core.active
         if core is None or not core.active:
-            self._vanish(shape)
+            self._become_inactive(shape)
             return
         group = core.group
         self._comm = Communicator(lambda: group)
@@ -89,7 +89,7 @@ class MPIPartition:
         self.dim = core.dim
         self.index: Any = core.rank
 
-    def _vanish(self, shape: Sequence[int] | None) -> None:
+    def _become_inactive(self, shape: Sequence[int] | None) -> None:
         self.active = False
         self._comm = null_communicator()
         self.rank = null_rank()
@@ -99,9 +99,9 @@ class MPIPartition:
         self.dim = len(self.shape)
 
     def deactivate(self) -> None:
-        """Have no part in it any more; what was made from it goes on working."""
+        """Leave the partition; what was made from it goes on working."""
         self._core, self._identity = None, object()
-        self._vanish(None)
+        self._become_inactive(None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MPIPartition):
@@ -115,7 +115,7 @@ class MPIPartition:
         return f"{type(self).__name__}({self._core!r})"
 
     def print_sequential(self, val: object) -> None:
-        """Print something of each worker, in their order; rank 0 prints."""
+        """Print a value of each worker in the order of ranks; rank 0 prints."""
         if self.active:
             lines = self._communicator.gather(f"{val}")
             if lines is not None:
@@ -124,7 +124,7 @@ class MPIPartition:
 
     @property
     def _communicator(self) -> Communicator:
-        """The workers, with the methods of a communicator; for active ones."""
+        """A communicator of the workers, for one of them."""
         core = self._core
         if core is None:
             raise ValueError("this worker is not in the partition")
@@ -133,7 +133,7 @@ class MPIPartition:
     # ---- other partitions -----------------------------------------------------------------------
 
     def create_partition_inclusive(self, ranks: Iterable[int]) -> MPIPartition:
-        """Some workers of this one, in the order given."""
+        """Return a partition of some workers of this one, in the order given."""
         core = self._core
         if core is not None:
             core = core.create_partition_inclusive([int(rank) for rank in ranks])
@@ -141,13 +141,13 @@ class MPIPartition:
         return made
 
     def create_partition_union(self, other: MPIPartition) -> MPIPartition:
-        """The workers of this one, then those of another that are not in it.
+        """Return the workers of this one, followed by those of another that are not in it.
 
         Raises:
             ValueError: they come from different communicators.
         """
-        met = meet(self, other)
-        core = None if met is None else met[0].create_partition_union(met[1])
+        pair = in_common_group(self, other)
+        core = None if pair is None else pair[0].create_partition_union(pair[1])
         if core is None and self._core is not None and other._core is not None:
             # Who is in it is known on all ranks, also where nothing was made.
             ranks = dict.fromkeys((*self._core.ranks, *other._core.ranks))
@@ -158,7 +158,7 @@ class MPIPartition:
     def create_cartesian_topology_partition(
         self, shape: Sequence[int], **options: Any
     ) -> MPICartesianPartition:
-        """The same workers, with a shape.
+        """Return the same workers with a shape.
 
         Args:
             shape: workers along each axis.
@@ -180,27 +180,29 @@ class MPIPartition:
     def create_broadcast_partition_to(
         self, P_dest: MPIPartition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[MPIPartition, MPIPartition]:
-        """Whom this worker gives to, and among whom it is given to; the giver is rank 0."""
-        met = meet(self, P_dest)
-        if met is None:
+        """Return the group this worker sends to, and the one it receives in; rank 0 sends."""
+        pair = in_common_group(self, P_dest)
+        if pair is None:
             return MPIPartition(), MPIPartition()
-        pair = met[0].create_broadcast_partition_to(met[1], transpose_src, transpose_dest)
-        send, receive = (MPIPartition._made(core, self) for core in pair)
+        source, destination = pair
+        cores = source.create_broadcast_partition_to(destination, transpose_src, transpose_dest)
+        send, receive = (MPIPartition._made(core, self) for core in cores)
         return send, receive
 
     def create_reduction_partition_to(
         self, P_dest: MPIPartition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[MPIPartition, MPIPartition]:
-        """With whom this worker's part is added up, and whose sum it gets, being rank 0."""
-        met = meet(self, P_dest)
-        if met is None:
+        """Return the group this worker adds to, and the one whose sum it gets as rank 0."""
+        pair = in_common_group(self, P_dest)
+        if pair is None:
             return MPIPartition(), MPIPartition()
-        pair = met[0].create_reduction_partition_to(met[1], transpose_src, transpose_dest)
-        send, receive = (MPIPartition._made(core, self) for core in pair)
+        source, destination = pair
+        cores = source.create_reduction_partition_to(destination, transpose_src, transpose_dest)
+        send, receive = (MPIPartition._made(core, self) for core in cores)
         return send, receive
 
     def create_allreduction_partition(self, axes_reduce: Sequence[int]) -> MPIPartition:
-        """The workers that share this one's position along all other axes."""
+        """Return the workers that share this one's position along all other axes."""
         core = self._core
         if core is not None:
             core = core.create_allreduction_partition([int(axis) for axis in axes_reduce])
@@ -212,7 +214,7 @@ class MPIPartition:
     def broadcast_data(
         self, data: npt.ArrayLike | None, root: int = 0, P_data: MPIPartition | None = None
     ) -> Any:
-        """Give an array of one worker, whose shape the others need not know, to all of this one.
+        """Broadcast an array, whose shape only the root needs to know, to all workers.
 
         Args:
             data: the array, on the root.
@@ -226,14 +228,14 @@ class MPIPartition:
         return self._core.broadcast_data(array, root, owners)
 
     def allgather_data(self, data: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The arrays of all workers: one row for each."""
+        """Return the arrays of all workers, one row for each."""
         array = np.atleast_1d(data)
         if self._core is None or not self.active:
             return array
         return self._core.allgather_data(array).reshape(self.size, -1)
 
     def allreduce_data(self, data: npt.ArrayLike, op: Any = "sum") -> npt.NDArray[Any]:
-        """An array reduced over all workers.
+        """Reduce an array over all workers.
 
         Args:
             data: of the same shape on all.
@@ -266,7 +268,7 @@ class MPICartesianPartition(MPIPartition):
     def create_cartesian_subtopology_partition(
         self, remain_shape: Sequence[bool]
     ) -> MPICartesianPartition:
-        """The line, plane, ... of workers through this one along the axes that remain."""
+        """Return the line, plane, ... of workers through this one along the axes that remain."""
         remain = [bool(stays) for stays in remain_shape]
         core = self._core
         shape = [int(each) for each, stays in zip(self.shape, remain, strict=True) if stays] or [1]
@@ -276,11 +278,11 @@ class MPICartesianPartition(MPIPartition):
         return made
 
     def cartesian_index(self, rank: int) -> npt.NDArray[np.int64]:
-        """The position of a worker along each axis."""
+        """Return the position of a worker along each axis."""
         return np.array(np.unravel_index(rank, tuple(self.shape)), dtype=np.int64)
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
-        """For each axis, the workers before and after one; MPI.PROC_NULL beyond the edge."""
+        """Return the workers before and after one along each axis; MPI.PROC_NULL for none."""
         index = self.cartesian_index(rank)
         pairs = []
         for axis, length in enumerate(self.shape):

@@ -1,4 +1,4 @@
-"""What the blocks of a tensor on a partition make up."""
+"""The structure of the global tensor that blocks on a partition make up."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DTYPES = list(TORCH_DTYPES)
 def assemble_global_tensor_structure(
     local_tensor_structure: Any, P_in: MPIPartition, P_out: MPIPartition | None = None
 ) -> TensorStructure:
-    """The structure of a global tensor; collective over both partitions.
+    """Return the structure of a global tensor; collective over both partitions.
 
     Args:
         local_tensor_structure: of this worker's block on `P_in`; a tensor will do.
         P_in: where the tensor is; one axis for each dim.
-        P_out: who else gets to know it; it has all workers of `P_in`.
+        P_out: the workers that get the result, too; it has all workers of `P_in`.
     """
     result = TensorStructure()
     row = None

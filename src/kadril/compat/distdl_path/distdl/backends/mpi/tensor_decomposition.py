@@ -1,4 +1,4 @@
-"""The shapes of all blocks of a tensor, whatever they are."""
+"""The shapes of all blocks of a tensor, balanced or not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["compute_subtensor_shapes_unbalanced"]
 def compute_subtensor_shapes_unbalanced(
     local_tensor_structure: Any, P_in: MPIPartition, P_out: MPIPartition | None = None
 ) -> Any:
-    """The shape of each worker's block, by its position; collective over both partitions.
+    """Return the shape of each worker's block by position; collective over both partitions.
 
     Args:
         local_tensor_structure: of this worker's block on `P_in`.
         P_in: where the tensor is; one axis for each dim.
-        P_out: who else gets to know it; it has all workers of `P_in`.
+        P_out: the workers that get the result, too; it has all workers of `P_in`.
 
     Returns:
         An array with the axes of `P_in` and one of the dims; None for workers of neither.

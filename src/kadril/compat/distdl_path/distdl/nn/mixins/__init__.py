@@ -1,4 +1,4 @@
-"""Which inputs a worker needs for its outputs, for layers of one's own."""
+"""Mixins for layers of users: the inputs that a worker needs for its outputs."""
 
 from .conv_mixin import ConvMixin
 from .halo_mixin import HaloMixin

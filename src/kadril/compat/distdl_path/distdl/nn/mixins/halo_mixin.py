@@ -1,4 +1,4 @@
-"""Halos for layers of one's own: who needs how much of its direct neighbours.
+"""Halos for layers of users: the elements that a worker needs of its direct neighbours.
 
 x        |  n elements  |              n: what the worker has, [s, s + n)
 needed   [left ... right]              for its outputs, which are balanced
@@ -22,16 +22,16 @@ Array = npt.NDArray[np.int64]
 
 
 def filled(values: npt.ArrayLike, num_dims: int, default: int) -> Array:
-    """Values for the last dims, with a default for those before them."""
+    """Return values for all dims, given for the last ones, with a default for the others."""
     given = np.atleast_1d(np.asarray(values, dtype=np.int64))
     return np.concatenate([np.full(num_dims - len(given), default, dtype=np.int64), given])
 
 
 class HaloMixin:
-    """Halo widths; `_compute_min_input_range` and `_compute_max_input_range` come from elsewhere.
+    """Halo widths, by the `_compute_min_input_range` and `_compute_max_input_range` of a subclass.
 
-    Only direct neighbours are thought of. `kadril.ops.HaloExchanger`, which the layers of this
-    package use, knows no such limit.
+    Only direct neighbours are considered. The layers of this package, whose halos are those of
+    `kadril.nn`, have no such limit.
     """
 
     _compute_min_input_range: Any
@@ -49,12 +49,12 @@ class HaloMixin:
         partition_index: npt.ArrayLike,
         subtensor_shapes: Array | None = None,
     ) -> tuple[Any, Any, Any, Any]:
-        """Halos, what is received and what is sent, and the range that is needed.
+        """Return halo widths, sizes of what is received and sent, and the range that is needed.
 
         Returns:
             Four arrays with a row (before, after) for each dim: halo widths, elements received
             from the neighbours, elements sent to them, and start and stop of what is needed within
-            the block with its halos; four times None on workers without a block.
+            the block with its halos; four values None on workers without a block.
         """
         if not partition_active:
             return None, None, None, None
@@ -85,7 +85,7 @@ class HaloMixin:
     def _compute_out_shape(
         self, in_shape: Array, kernel_size: Array, stride: Array, padding: Array, dilation: Array
     ) -> Array:
-        """The global shape of the output."""
+        """Return the global shape of the output."""
         result: Array = (in_shape + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
         return result
 
@@ -113,7 +113,7 @@ class HaloMixin:
 def block_of(
     lengths: Array, index: Array, sizes: Array, subtensor_shapes: Array | None
 ) -> tuple[Array, Array]:
-    """Start and shape of the block at a position; cut evenly where no shapes are given."""
+    """Return start and shape of the block at a position; balanced where no shapes are given."""
     if subtensor_shapes is None:
         return compute_start_index(lengths, index, sizes), compute_subshape(lengths, index, sizes)
     starts = compute_subtensor_start_indices(subtensor_shapes)

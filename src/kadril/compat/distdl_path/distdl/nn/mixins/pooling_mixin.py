@@ -8,4 +8,4 @@ __all__ = ["PoolingMixin"]
 
 
 class PoolingMixin(ConvMixin):
-    """From an output to the first and the last input that it is made of."""
+    """The first and the last input that an output is made of."""

@@ -1,9 +1,9 @@
-"""From a communicator to a group of kadril's.
+"""The groups of `kadril.partition` for communicators.
 
 communicator                             group
-stand-in's (no MPI has started us)       its own
+of kadril's stand-in for mpi4py          its own
 MPI.COMM_WORLD                           all ranks of `kadril.init()`
-another one of mpi4py's                  a world of its own, opened on it; one for each set of
+another of mpi4py                        a world of its own, opened on it; one for each set of
                                          ranks, since communicators come and go
 """
 
@@ -26,31 +26,31 @@ _worlds: dict[tuple[int, ...], World] = {}
 
 
 def loaded_mpi() -> Any:
-    """The module `mpi4py.MPI` if the program has it; importing it would start MPI."""
+    """Return the module `mpi4py.MPI` if the program has imported it, which would start MPI."""
     return sys.modules.get("mpi4py.MPI")
 
 
 def null_communicator() -> Any:
-    """What an inactive partition has instead of a communicator."""
+    """Return COMM_NULL, the communicator of an inactive partition."""
     mpi = loaded_mpi()
     return stand_in.COMM_NULL if mpi is None else mpi.COMM_NULL
 
 
 def null_rank() -> int:
-    """The rank of a worker in a partition that it is not in."""
+    """Return PROC_NULL, the rank of a worker in a partition that it is not in."""
     mpi = loaded_mpi()
     return -2 if mpi is None else int(mpi.PROC_NULL)
 
 
 def is_null(communicator: Any) -> bool:
-    """Whether there is nobody to communicate with."""
+    """Whether a communicator is None or COMM_NULL."""
     if communicator is None or isinstance(communicator, stand_in.Null):
         return True
     return not isinstance(communicator, Communicator) and not communicator
 
 
 def group_of(communicator: Any) -> Group:
-    """The ranks of a communicator, connected; collective over it.
+    """Return the group of a communicator; collective over it.
 
     Raises:
         TypeError: not a communicator.
@@ -74,7 +74,7 @@ def group_of(communicator: Any) -> Group:
 
 
 def group_of_all(ranks: tuple[int, ...]) -> Group:
-    """All ranks that MPI has started.
+    """Return the group of COMM_WORLD.
 
     Raises:
         StateError: they are not all ranks of this job.
@@ -93,7 +93,7 @@ def group_of_all(ranks: tuple[int, ...]) -> Group:
 
 
 def world_ranks(mpi: Any, communicator: Any) -> tuple[int, ...]:
-    """The ranks of a communicator, by their numbers in COMM_WORLD."""
+    """Return the ranks of a communicator, as ranks of COMM_WORLD."""
     own, everyone = communicator.Get_group(), mpi.COMM_WORLD.Get_group()
     ranks = mpi.Group.Translate_ranks(own, list(range(own.Get_size())), everyone)
     own.Free()
