@@ -5,8 +5,8 @@ of Python's until somebody asks for it, so that `import horovod` goes on to mean
 For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
 
     horovod   kadril.torch as Horovod's modules
-    distdl    kadril.partition and kadril.ops as DistDL's classes, with DistDL's defaults
-    mpi4py    what programs for DistDL ask of it, for ranks that no MPI has started
+    distdl    kadril.partition, ops and nn as DistDL's classes, with DistDL's defaults
+    mpi4py    the part that programs for DistDL use, for ranks that no MPI has started
 
 Programs for DistDL import mpi4py too. Ranks of `kadril run` are not MPI's: each would be alone in
 a COMM_WORLD of the mpi4py that is installed. So `--compat distdl` brings the stand-in; under mpirun
@@ -41,7 +41,7 @@ COMPANIONS = {"distdl": ("mpi4py",)}
 
 
 def compat_names(asked: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The packages that were asked for, each once.
+    """Return the packages that were asked for, each once.
 
     Args:
         asked: a name, several with commas between them, or a sequence of such words.
@@ -57,7 +57,7 @@ def compat_names(asked: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def compat_path(name: str) -> Path:
-    """The directory that holds the package of this name.
+    """Return the directory that holds the package of this name.
 
     Raises:
         ConfigError: there is none.
@@ -70,7 +70,7 @@ def compat_path(name: str) -> Path:
 
 
 def compat_variables(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which all ranks of a job find the package, added to those they have."""
+    """Return the variables by which the ranks of a job find the package, added to their own."""
     own = os.fspath(compat_path(name))
     others = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each != own]
     path = os.pathsep.join([own, *filter(None, others)])
@@ -86,7 +86,7 @@ def compat_variables(name: str, environment: Mapping[str, str]) -> dict[str, str
 
 
 def job_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables for several packages and what goes with them; the first comes first."""
+    """Return the variables for several packages and their companions; the first comes first."""
     wanted = dict.fromkeys(each for name in names for each in (name, *COMPANIONS.get(name, ())))
     added: dict[str, str] = {}
     for name in reversed(wanted):
@@ -95,7 +95,7 @@ def job_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[
 
 
 def rank_variables(name: str, rank: int, size: int) -> dict[str, str]:
-    """The variables by which one rank, of a job on one host, finds out who it is."""
+    """Return the variables that tell one rank, of a job on one host, its rank and size."""
     if name != "horovod":
         return {}
     return {
@@ -109,7 +109,7 @@ def rank_variables(name: str, rank: int, size: int) -> dict[str, str]:
 
 
 def shadow(name: str, command: Sequence[str]) -> Path | None:
-    """What would be imported instead of the package, or None.
+    """Return the file that would be imported instead of the package, or None.
 
     A script's own directory, and the current one for `python -m`, come before PYTHONPATH.
     """

@@ -1,7 +1,7 @@
-"""A communicator with mpi4py's methods, over a group of kadril's.
+"""Communicators with mpi4py's methods, over groups of `kadril.partition`.
 
-Names in capitals take arrays, small ones take any object that can be pickled, as there. Objects
-come from ranks of this job only, which proved at rendezvous that they know its secret.
+As in mpi4py, capitalized methods take arrays, and lower-case ones any object that can be pickled.
+Objects come from ranks of this job only, which proved at rendezvous that they know its secret.
 
 All methods are collective over the group. There is no `send` or `recv`, and nothing that returns a
 request: a transport moves data in program order, all ranks together.
@@ -41,7 +41,7 @@ UNDEFINED = -32766
 
 
 class Null:
-    """What is there where there is nothing; it is false."""
+    """A null handle, such as COMM_NULL; it is false."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ GROUP_NULL = Null("GROUP_NULL")
 
 
 class Op:
-    """A reduction.
+    """A reduction operation.
 
     Attributes:
         name: of the transport's reduction.
@@ -88,7 +88,7 @@ OPS = {
 
 
 class InPlace:
-    """Instead of an array to send: what is received into is sent."""
+    """The marker for a receive buffer that holds the data to send, too."""
 
     def __repr__(self) -> str:
         return "IN_PLACE"
@@ -98,7 +98,7 @@ IN_PLACE = InPlace()
 
 
 def op_of(op: object) -> Op:
-    """A reduction, given as one of these, by name, or as mpi4py's own.
+    """Return a reduction, given as an `Op`, by its name, or as mpi4py's own.
 
     Raises:
         UnsupportedError: none of them.
@@ -115,35 +115,35 @@ def op_of(op: object) -> Op:
 
 
 def op_name(op: object) -> OpName:
-    """The transport's name of a reduction; raises as `op_of`."""
+    """Return the transport's name of a reduction; raises as `op_of`."""
     return cast("OpName", op_of(op).name)
 
 
 def is_in_place(buffer: object) -> bool:
-    """Whether this stands for the other array: here, or in mpi4py."""
+    """Whether a buffer is IN_PLACE, this one or mpi4py's."""
     mpi = sys.modules.get("mpi4py.MPI")
     return isinstance(buffer, InPlace) or (mpi is not None and buffer is mpi.IN_PLACE)
 
 
 def as_array(buffer: Any) -> Any:
-    """The array of a buffer that may be given as [array, datatype]."""
+    """Return the array of a buffer, which may be given as [array, datatype]."""
     array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
     if isinstance(array, torch.Tensor):
         return array.detach()
     if not isinstance(array, np.ndarray):
         raise TypeError(
-            f"expected a numpy array or a torch tensor, got {type(array).__name__}; the methods in"
-            " small letters take other objects"
+            f"expected a numpy array or a torch tensor, got {type(array).__name__}; the"
+            " lower-case methods take other objects"
         )
     return array
 
 
 class Communicator:
-    """Ranks that can communicate.
+    """A stand-in for `mpi4py.MPI.Comm`.
 
     Args:
-        find_group: who they are; called at the first use, which for all ranks of a job is
-            `kadril.init()`.
+        find_group: returns its ranks, connected. It is called at the first use, since for
+            COMM_WORLD it calls `kadril.init()`.
     """
 
     def __init__(self, find_group: Callable[[], Group]) -> None:
@@ -151,7 +151,7 @@ class Communicator:
 
     @functools.cached_property
     def group(self) -> Group:
-        """The ranks."""
+        """The ranks, connected."""
         return self._find_group()
 
     @property
@@ -160,7 +160,7 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Rank of this process."""
         return self._transport.rank
 
     @property
@@ -177,19 +177,19 @@ class Communicator:
 
     # ruff: noqa: N802 - the names are mpi4py's
     def Get_rank(self) -> int:
-        """Rank of this process."""
+        """Return the rank of this process."""
         return self.rank
 
     def Get_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self.size
 
     def Get_name(self) -> str:
-        """Some name."""
+        """Return a name that lists the ranks."""
         return f"kadril ranks {list(self.group.ranks)}"
 
     def Barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all ranks."""
         self._transport.barrier(name="Barrier")
 
     barrier = Barrier
@@ -197,7 +197,7 @@ class Communicator:
     # ---- arrays ---------------------------------------------------------------------------------
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        """Copy the root's array into everybody's."""
+        """Copy the root's array into that of every rank."""
         self._transport.broadcast(as_array(buf), root, name="Bcast")
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = OPS["SUM"], root: int = 0) -> None:
@@ -214,7 +214,7 @@ class Communicator:
             self._transport.reduce(given, root, name, out=shaped(out, given), name="Reduce")
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = OPS["SUM"]) -> None:
-        """Reduce into everybody's `recvbuf`."""
+        """Reduce into the `recvbuf` of every rank."""
         name = op_name(op)
         out = as_array(recvbuf)
         if is_in_place(sendbuf):
@@ -224,13 +224,13 @@ class Communicator:
             self._transport.allreduce(given, name, out=shaped(out, given), name="Allreduce")
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """The arrays of all, one after the other, on all."""
+        """Concatenate the arrays of all ranks on each of them."""
         given = contiguous(as_array(sendbuf))
         counts = [int(np.prod(given.shape))] * self.size
         self._transport.allgatherv(given, as_array(recvbuf), counts, name="Allgather")
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """The arrays of all, one after the other, on the root."""
+        """Concatenate the arrays of all ranks on the root."""
         given = contiguous(as_array(sendbuf))
         count = int(np.prod(given.shape))
         out = as_array(recvbuf) if self.rank == root else empty_like(given, count * self.size)
@@ -239,64 +239,64 @@ class Communicator:
     # ---- objects --------------------------------------------------------------------------------
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """The objects of all, on all."""
+        """Return the objects of all ranks on each of them."""
         mine = np.frombuffer(bytearray(pickle.dumps(sendobj)), dtype=np.uint8)
         sizes = np.empty(self.size, dtype=np.int64)
         size = np.array([mine.size], dtype=np.int64)
         self._transport.allgatherv(size, sizes, [1] * self.size, name="allgather")
-        everyones = np.empty(int(sizes.sum()), dtype=np.uint8)
-        self._transport.allgatherv(mine, everyones, sizes.tolist(), name="allgather")
-        parts = np.split(everyones, np.cumsum(sizes)[:-1])
+        gathered = np.empty(int(sizes.sum()), dtype=np.uint8)
+        self._transport.allgatherv(mine, gathered, sizes.tolist(), name="allgather")
+        parts = np.split(gathered, np.cumsum(sizes)[:-1])
         return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301 - our own ranks
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        """The objects of all, on the root."""
-        everyones = self.allgather(sendobj)
-        return everyones if self.rank == root else None
+        """Return the objects of all ranks on the root; None elsewhere."""
+        gathered = self.allgather(sendobj)
+        return gathered if self.rank == root else None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """The root's object, on all."""
+        """Return the root's object on each rank."""
         return self.allgather(obj if self.rank == root else None)[root]
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
-        """One object of the root's list for each."""
+        """Return to each rank its element of the root's list."""
         return self.bcast(sendobj, root)[self.rank]
 
     def allreduce(self, sendobj: Any, op: Any = OPS["SUM"]) -> Any:
-        """The objects of all reduced, in rank order, on all."""
+        """Reduce the objects of all ranks, in rank order, on each of them."""
         return functools.reduce(op_of(op), self.allgather(sendobj))
 
     def reduce(self, sendobj: Any, op: Any = OPS["SUM"], root: int = 0) -> Any:
-        """The objects of all reduced, in rank order, on the root."""
+        """Reduce the objects of all ranks, in rank order, on the root; None elsewhere."""
         result = self.allreduce(sendobj, op)
         return result if self.rank == root else None
 
-    # ---- others ---------------------------------------------------------------------------------
+    # ---- other communicators --------------------------------------------------------------------
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | Null:
-        """A communicator for each set of ranks that give the same color."""
+        """Return the communicator of the ranks that give the same color."""
         # Ranks with equal keys keep their order, as MPI has it.
         order = key * self.size + self.rank
         transport = self._transport.split(None if color == UNDEFINED else color, key=order)
         return COMM_NULL if transport is None else Communicator(lambda: Group(transport))
 
     def Dup(self) -> Communicator:
-        """The same ranks."""
+        """Return another communicator of the same ranks."""
         return Communicator(lambda: self.group)
 
     def Free(self) -> None:
-        """Nothing: groups last as long as their world."""
+        """Do nothing: groups last as long as their world."""
 
 
 def contiguous(array: Any) -> Any:
-    """The same elements in memory that transports take: contiguous, and not read-only."""
+    """Return an array in memory that transports take: contiguous and writable."""
     if isinstance(array, torch.Tensor):
         return array.contiguous()
     return np.require(array, requirements=["C", "W"])
 
 
 def shaped(out: Any, like: Any) -> Any:
-    """The memory of an array, with the shape of another of as many elements."""
+    """Return a view of an array with the shape of another of as many elements."""
     view = out.reshape(like.shape)
     if isinstance(out, np.ndarray) and not np.shares_memory(view, out):
         raise ValueError(f"the array of shape {out.shape} to receive into is not contiguous")
@@ -304,7 +304,7 @@ def shaped(out: Any, like: Any) -> Any:
 
 
 def empty_like(array: Any, count: int) -> Any:
-    """Memory for so many elements of the same kind."""
+    """Return a new array of `count` elements of the same dtype."""
     if isinstance(array, torch.Tensor):
         return array.new_empty(count)
     result: npt.NDArray[Any] = np.empty(count, dtype=array.dtype)

@@ -23,7 +23,7 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    """Print the directories, as PYTHONPATH takes them, and give an exit code."""
+    """Print the directories in the format of PYTHONPATH, and return an exit code."""
     parser = argparse.ArgumentParser(
         prog="kadril compat-path",
         description="Print the PYTHONPATH by which a program finds kadril under other names.",

@@ -10,7 +10,7 @@ __all__ = ["forward"]
 
 
 def forward(*homes: str) -> Callable[[str], Any]:
-    """A `__getattr__` for a module whose names are those of other modules.
+    """Return a `__getattr__` for a module whose names are those of other modules.
 
     Args:
         homes: where names are looked for, in this order. They are imported when a name is asked

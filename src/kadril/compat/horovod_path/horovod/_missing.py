@@ -1,4 +1,4 @@
-"""What Horovod has and kadril has not."""
+"""The error for modules of Horovod that kadril does not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["refuse"]
 
 
 def refuse(module: str) -> NoReturn:
-    """Say what there is instead of a module.
+    """Raise an error that names the modules that exist.
 
     Raises:
         ModuleNotFoundError: always, as where Horovod was built without that framework.

@@ -1,4 +1,4 @@
-"""Not there; see the message."""
+"""A module that does not exist here; importing it raises an error that says so."""
 
 from ._missing import refuse
 

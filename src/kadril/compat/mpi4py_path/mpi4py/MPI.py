@@ -1,4 +1,4 @@
-"""What programs for DistDL ask of `mpi4py.MPI`.
+"""The part of `mpi4py.MPI` that programs for DistDL use.
 
 COMM_WORLD      all ranks of the job: those of `kadril.init()`, which its first use calls
 COMM_SELF       this rank alone
@@ -78,13 +78,13 @@ Intracomm = Communicator
 
 
 def all_ranks() -> Group:
-    """All ranks of the job; they meet at the first call."""
+    """Return all ranks of the job, connected at the first call."""
     kadril.init()
     return world_partition().group
 
 
 def only_me() -> Group:
-    """This rank alone."""
+    """Return a group of this rank alone."""
     return Group(AloneTransport(kadril.init().rank))
 
 
@@ -102,35 +102,35 @@ def __getattr__(name: str) -> NoReturn:
 
 # ruff: noqa: N802 - the names are mpi4py's
 def Wtime() -> float:
-    """Seconds since some moment."""
+    """Return seconds since an arbitrary moment."""
     return time.perf_counter()
 
 
 def Wtick() -> float:
-    """Seconds from one moment that `Wtime` can tell to the next."""
+    """Return the resolution of `Wtime` in seconds."""
     return time.get_clock_info("perf_counter").resolution
 
 
 def Get_processor_name() -> str:
-    """Name of this host."""
+    """Return the name of this host."""
     return platform.node() or os.uname().nodename
 
 
 def Get_version() -> tuple[int, int]:
-    """Version of the MPI standard: none is spoken here."""
+    """Return (0, 0): no version of the MPI standard is implemented."""
     return (0, 0)
 
 
 def Is_initialized() -> bool:
-    """Whether ranks can communicate: they meet at the first use."""
+    """Return True: ranks connect at the first use."""
     return True
 
 
 def Is_finalized() -> bool:
-    """Whether ranks can no longer communicate."""
+    """Return False: a new world is opened at the next use."""
     return False
 
 
 def Finalize() -> None:
-    """Leave the others."""
+    """Leave the world."""
     kadril.shutdown()

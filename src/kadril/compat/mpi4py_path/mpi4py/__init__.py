@@ -1,7 +1,7 @@
 """A stand-in for mpi4py, for ranks that no MPI has started.
 
-Programs written for DistDL take `MPI.COMM_WORLD` and little else. Here it is made of all ranks of
-the job, however they were started. What mpi4py has beyond that is missing, and says so.
+Programs written for DistDL use `MPI.COMM_WORLD` and little else. Here it is made of all ranks of
+the job, however they were started. The rest of mpi4py is missing, and raises an error that says so.
 """
 
 from __future__ import annotations

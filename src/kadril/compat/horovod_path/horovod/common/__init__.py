@@ -1,1 +1,1 @@
-"""What all frameworks of Horovod share."""
+"""Modules that all frameworks of Horovod share."""

@@ -27,7 +27,7 @@ BOOLEANS = (
 
 
 class HorovodBasics:
-    """The basics, without a framework: each question goes to the native library.
+    """The basics without a framework: every method calls the native library.
 
     The library and Python share the one world of the process, whichever of them opened it.
 
@@ -59,7 +59,7 @@ class HorovodBasics:
         self.Product: int = self.MPI_LIB_CTYPES.horovod_reduce_op_product()
 
     def init(self, comm: Any = None, process_sets: Any = None) -> None:
-        """Meet the other ranks; see `kadril.torch.init`."""
+        """Connect to the other ranks; see `kadril.torch.init`."""
         importlib.import_module("kadril.torch").init(comm, process_sets)
 
     def shutdown(self) -> None:
@@ -71,7 +71,7 @@ class HorovodBasics:
         return bool(self.MPI_LIB_CTYPES.horovod_is_initialized())
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Write what is done when, on all ranks, to one file; all ranks call it alike.
+        """Write a timeline of all ranks to one file; collective.
 
         Raises:
             ValueError: one is being written, or there is no world.
@@ -83,7 +83,7 @@ class HorovodBasics:
         )
 
     def stop_timeline(self) -> None:
-        """End the timeline; all ranks call it alike. Raises ValueError without a world."""
+        """End the timeline; collective. Raises ValueError without a world."""
         self._checked(self.MPI_LIB_CTYPES.horovod_stop_timeline())
 
     def size(self) -> int:
@@ -200,7 +200,7 @@ class HorovodBasics:
         return sets
 
     def _comm_process_set_id(self, comm: Any) -> int:
-        """The number of the set whose ranks are those of a communicator; collective over it.
+        """Return the number of the set with the ranks of a communicator; collective over it.
 
         Raises:
             ValueError: there is none.
@@ -215,14 +215,14 @@ class HorovodBasics:
         )
 
     def _checked(self, number: int) -> int:
-        """Check what a C function returned; ValueError with the library's words where it failed."""
+        """Return the result of a C function; raise ValueError with its message on failure."""
         if number < 0:
             raise ValueError(self.MPI_LIB_CTYPES.kadril_last_error().decode())
         return number
 
 
 def load_library() -> ctypes.CDLL:
-    """The native library; it is the one that Python's own calls use, since it is loaded once.
+    """Return the native library, which is the one that kadril's Python code uses.
 
     Raises:
         ImportError: kadril is not installed with it.
@@ -240,5 +240,5 @@ def load_library() -> ctypes.CDLL:
 
 
 def as_array(numbers: list[int]) -> ctypes.Array[ctypes.c_int]:
-    """Numbers as C takes them."""
+    """Return numbers as an array of C."""
     return (ctypes.c_int * len(numbers))(*numbers)

@@ -17,7 +17,7 @@ __getattr__ = forward("kadril.torch.elastic")
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """What there is to say where a framework is not of the version that was expected."""
+    """Return a message about a framework of another version than expected."""
     return f"{name} is of version {version}, and {installed_version} was expected"
 
 

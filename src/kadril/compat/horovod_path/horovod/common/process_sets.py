@@ -12,9 +12,9 @@ __getattr__ = forward("kadril.torch")
 
 
 def _setup(basics: Any) -> None:
-    """Nothing to do: the sets are those of the engine, whose basics are the same for all."""
+    """Do nothing: the sets are those of the engine, whose basics are the same for all."""
 
 
 def _init_process_sets(process_set_list: Sequence[Any]) -> None:
-    """Register process sets; all ranks do so alike. Those of an earlier call are there already."""
+    """Register process sets; collective. Those of an earlier call are there already."""
     importlib.import_module("kadril.torch").init(None, process_set_list)

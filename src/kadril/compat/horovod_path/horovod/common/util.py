@@ -52,12 +52,12 @@ def _cache(f: Function) -> Function:
 
 
 def get_ext_suffix() -> str:
-    """How the names of compiled modules end."""
+    """Return the suffix of compiled modules."""
     return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """Where a compiled module would be, beside the file `pkg_path`."""
+    """Return the path of a compiled module beside the file `pkg_path`."""
     *folders, name = args
     return str(Path(pkg_path).parent.joinpath(*folders, name + get_ext_suffix()))
 
@@ -107,7 +107,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def built(name: str) -> Any:
-    """What kadril.torch says of a library."""
+    """Return what `kadril.torch` reports about a library."""
     return getattr(importlib.import_module("kadril.torch"), f"{name}_built")()
 
 
@@ -163,7 +163,7 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """A function that makes one operation of the arguments `op` and `average`, the older one."""
+    """Return a function that chooses the operation by `op` and the older `average`."""
 
     def choose(op: Any, average: Any) -> Any:
         if op is not None and average is not None:
@@ -194,7 +194,7 @@ def split_list(l: Sequence[Item], n: int) -> list[Sequence[Item]]:  # noqa: E741
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
-    """Nothing to compare: kadril is built against no version of a framework."""
+    """Do nothing: kadril is built against no version of a framework."""
 
 
 def support_non_legacy_keras_optimizers(k: Any) -> bool:
@@ -219,7 +219,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, as far as there are any: (2, 13, 0) of "2.13.0+cpu"."""
+    """Return the numbers of a version, such as (2, 13, 0) of "2.13.0+cpu"."""
     match = re.match(r"[0-9]+(\.[0-9]+)*", version)
     if match is None:
         raise ValueError(f"not a version: {version!r}")

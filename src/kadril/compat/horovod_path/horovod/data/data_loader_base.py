@@ -22,10 +22,10 @@ END = object()  # behind the last batch of an epoch
 
 
 class BaseDataLoader:
-    """What a loader has: a length, and `_iterate` that yields batches."""
+    """Base of the loaders, which have a length, and `_iterate` that yields batches."""
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches of an epoch."""
         raise NotImplementedError
 
     def _iterate(self) -> Iterator[Any]:
@@ -41,7 +41,7 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Lets a loader read ahead; to be named before the loader among the bases.
+    """Mixin that lets a loader read ahead; it stands before the loader among the base classes.
 
     Args:
         async_loader_queue_size: how many batches are read ahead; 0 reads none.
@@ -68,7 +68,7 @@ class AsyncDataLoaderMixin:
             self._readers.remove(reader)
 
     def close_async_loader(self) -> None:
-        """End all reading ahead; a loop that is under way ends."""
+        """Stop reading ahead, and end loops that are under way."""
         for reader in list(self._readers):
             reader.close()
 
@@ -97,7 +97,7 @@ class Reader:
             self._make_room()
             self._thread.join(0.01)
         self._make_room()
-        self._batches.put(END)  # somebody may wait for a batch in another thread
+        self._batches.put(END)  # another thread may be waiting for a batch
 
     def _make_room(self) -> None:
         with suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""The arguments of a job in one object, under the names that programs set them by."""
+"""The arguments of a job in one object, under Horovod's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["_HorovodArgs"]
 
 @dataclasses.dataclass
 class _HorovodArgs:
-    """One rank, and everything else left open. Each is described at the flag of its name."""
+    """Arguments of a job of one rank by default; each is described at the flag of its name."""
 
     num_proc: int = 1
     check_build: Any = None

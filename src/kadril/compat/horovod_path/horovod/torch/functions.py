@@ -17,7 +17,7 @@ __getattr__ = forward("kadril.torch")
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Give every rank the root's optimizer state, and new parameters a gradient of zeros.
+    """Broadcast the root's optimizer state, and give new parameters a gradient of zeros.
 
     See `kadril.torch.broadcast_optimizer_state`, which leaves gradients alone. Horovod makes
     missing state by a step with gradients of zeros, and programs rely on these: every parameter

@@ -57,7 +57,7 @@ def allreduce_async(
     postscale_factor: float,
     process_set_id: int,
 ) -> int:
-    """Begin an all-reduce into `output`, which may be `tensor`, and give its handle.
+    """Start an all-reduce into `output`, which may be `tensor`; return its handle.
 
     Args:
         tensor: the values of this rank.

@@ -1,4 +1,4 @@
-"""The collectives, handles and basics, and what lies below them in Horovod."""
+"""Collectives, handles and basics, and the internals of Horovod that programs use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _handle_map = HandleMap()
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """One operation of the arguments `op` and `average`, the older one."""
+    """Return the operation chosen by `op` and the older `average`."""
     return choose_op(op, average)
 
 
@@ -79,7 +79,7 @@ def _allreduce_function_factory(tensor: torch.Tensor) -> str:
 
 
 def _check_function(function_factory: Callable[[torch.Tensor], str], tensor: torch.Tensor) -> str:
-    """The function of `mpi_lib` for a tensor.
+    """Return the name of the function of `mpi_lib` for a tensor.
 
     Raises:
         ValueError: there is none for tensors of this type.
@@ -99,7 +99,7 @@ def _allreduce_async(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> int:
-    """Begin an all-reduce of `tensor` into `output`, which may be the same, and give its handle.
+    """Start an all-reduce of `tensor` into `output`, which may be the same; return its handle.
 
     Raises:
         ValueError: there is no such op, the name is in use, or this rank is not in the set.
@@ -135,7 +135,7 @@ class HorovodAllreduce(torch.autograd.Function):
         postscale_factor: float,
         process_set: ProcessSet,
     ) -> torch.Tensor:
-        """Reduce, and remember what backward needs."""
+        """Reduce the tensor, and save what the backward pass needs."""
         chosen = choose_op(op, average)
         return AllReduce.forward(
             ctx, tensor, name, chosen, prescale_factor, postscale_factor, process_set
@@ -143,6 +143,6 @@ class HorovodAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        """The gradients of the arguments; only the tensor has one."""
+        """Return the gradients of the arguments; only the tensor has one."""
         result, *_ = AllReduce.backward(ctx, *gradients)
         return result, None, None, None, None, None, None

@@ -18,7 +18,7 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a thread of its own, and give the thread.
+    """Call a function in a thread of its own; return the thread.
 
     Args:
         target: the function.
@@ -50,7 +50,7 @@ def on_event(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a thread of its own once an event is set, and give the thread.
+    """Call a function in a thread of its own once an event is set; return the thread.
 
     Args:
         event: what to wait for.
@@ -122,7 +122,7 @@ def execute_function_multithreaded(
 
 
 def check_tuple(args: object) -> None:
-    """Raise `ValueError` for arguments that are not a tuple: a string would be taken apart."""
+    """Raise `ValueError` for arguments that are not a tuple, such as a string."""
     if not isinstance(args, tuple):
         raise ValueError(  # noqa: TRY004 - as Horovod raises it
             f"args must be a tuple, such as (value,), got a {type(args).__name__}"

@@ -28,11 +28,11 @@ def parse_hosts(hosts_string: str) -> list[HostInfo]:
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """The names of hosts in order, and the slots of each."""
+    """Return the names of hosts in order, and the slots of each."""
     found = own.parse_hosts(hosts)
     return [host.name for host in found], {host.name: host.num_slots for host in found}
 
 
 def parse_host_files(filename: str) -> str:
-    """The hosts of a file with lines `NAME slots=N`, as NAME:N,NAME:N."""
+    """Return the hosts of a file with lines `NAME slots=N` as NAME:N,NAME:N."""
     return own.describe(own.read_hostfile(filename))

@@ -1,4 +1,4 @@
-"""A deadline with words for the day it is missed."""
+"""A deadline with the message for when it is missed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class TimeoutException(Exception):  # noqa: N818 - Horovod's name
 
 
 class Timeout:
-    """So many seconds, counted from the moment it is made.
+    """A deadline, counted from when the object is made.
 
     Args:
-        timeout: the seconds.
-        message: what is said when they are over; "{activity}" and "{timeout}" are filled in.
+        timeout: seconds until it.
+        message: of the exception; "{activity}" and "{timeout}" are filled in.
     """
 
     def __init__(self, timeout: float, message: str) -> None:
@@ -25,14 +25,14 @@ class Timeout:
         self._end = time.monotonic() + timeout
 
     def remaining(self) -> float:
-        """Seconds that are left, never less than 0."""
+        """Return the seconds that are left, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
     def timed_out(self) -> bool:
-        """Whether none are left."""
+        """Whether the deadline is over."""
         return self.remaining() == 0
 
     def check_time_out_for(self, activity: str) -> None:
-        """Raise `TimeoutException` if none are left."""
+        """Raise `TimeoutException` if the deadline is over."""
         if self.timed_out():
             raise TimeoutException(self._message.format(activity=activity, timeout=self._seconds))
