@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kadril.testing import no_leaks, shutdown
+from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY
 from kadril.testing.rendezvous import make_directory, remove_directory
 
 
@@ -26,7 +27,7 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(directory))
         # A rank of Open MPI that is killed leaves its segment, elsewhere than in TMPDIR.
-        patch.setenv("OMPI_MCA_btl_sm_backing_directory", str(memory))
+        patch.setenv(OPENMPI_DIRECTORY, str(memory))
         patch.setenv("XDG_RUNTIME_DIR", str(directory))
         patch.setattr("tempfile.tempdir", str(directory))
         with no_leaks(threads=False, settle=5.0):

@@ -12,7 +12,7 @@ from launch_playground import SOURCE, Playground, Result
 
 from kadril.cli import main
 from kadril.compat import compat_path
-from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
+from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY, Unavailable, find_mpi
 
 
 def run(playground: Playground, program: str, *words: str, np: int) -> Result:
@@ -212,7 +212,6 @@ def test_lenet_as_alone_under_mpirun(playground: Playground, pytestconfig: pytes
             {
                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMPI_MCA_btl_sm_backing_directory": str(playground.directory),
                 "OMPI_MCA_mpi_yield_when_idle": "1",  # there are fewer cores than ranks
                 "PYTHONPATH": path,
                 **cache_of_torch(playground),
@@ -272,6 +271,9 @@ def test_paths_for_other_launchers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean distdl?" in capsys.readouterr().err
 
 
+KEPT = ("PATH", "HOME", "TMPDIR", OPENMPI_DIRECTORY)
+
+
 def start_alone(
     program: str, *packages: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
@@ -279,7 +281,7 @@ def start_alone(
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={
-            **{name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
+            **{name: os.environ[name] for name in KEPT if name in os.environ},
             "PYTHONPATH": os.pathsep.join([*path, str(SOURCE)]),
             **environment,
         },

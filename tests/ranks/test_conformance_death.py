@@ -144,7 +144,6 @@ def test_death_in_a_fault_tolerant_mpi(tmp_path: Path, pytestconfig: pytest.Conf
     environment = os.environ | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_btl_sm_backing_directory": str(tmp_path),  # which the dead rank does not clear
         "PYTHONPATH": os.pathsep.join([source, *filter(None, sys.path)]),
     }
     run = subprocess.run(

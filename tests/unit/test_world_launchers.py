@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY
+
 PROGRAM = str(Path(__file__).with_name("world_program.py"))
 BIN = Path(sys.executable).parent
 
@@ -21,7 +23,7 @@ def environment(**more: str) -> dict[str, str]:
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("KADRIL_", "OMPI_", "PMI", "SLURM_"))
+        if not name.startswith(("KADRIL_", "OMPI_", "PMI", "SLURM_")) or name == OPENMPI_DIRECTORY
     }
     return {
         **clean,

@@ -50,6 +50,8 @@ VERSION_WORDS = {"openmpi": ("Open MPI", "OpenRTE", "PRRTE"), "mpich": ("HYDRA",
 
 # By these a rank would take itself for one of another launcher than the one that started it.
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# Parameters of Open MPI, which a user sets.
+OPENMPI_SETTINGS = "OMPI_MCA_"
 LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_")
 
 
@@ -104,7 +106,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name not in IDENTITY_VARIABLES
         and name not in LAUNCHER_VARIABLES
-        and not name.startswith(LAUNCHER_PREFIXES)
+        and (not name.startswith(LAUNCHER_PREFIXES) or name.startswith(OPENMPI_SETTINGS))
     }
 
 

@@ -37,7 +37,11 @@ from kadril.testing.worker_pool import (
     worker_environment,
 )
 
-__all__ = ["Mpi", "MpiWorkerPool", "Unavailable", "find_mpi"]
+__all__ = ["OPENMPI_DIRECTORY", "Mpi", "MpiWorkerPool", "Unavailable", "find_mpi"]
+
+# The variable for the directory of Open MPI's shared memory, in which a rank that is killed leaves
+# its `sm_segment.*`; /dev/shm where it is not set.
+OPENMPI_DIRECTORY = "OMPI_MCA_btl_sm_backing_directory"
 
 
 class Unavailable(KadrilError):  # noqa: N818 - a fact about the machine
@@ -118,7 +122,7 @@ class MpiWorkerPool:
             # Containers often run tests as root, which Open MPI wants to be told twice.
             environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
             environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-            environment["OMPI_MCA_btl_sm_backing_directory"] = os.fspath(self.directory)
+            environment[OPENMPI_DIRECTORY] = os.fspath(self.directory)
         command += [os.fspath(self.mpi.python), "-m", "kadril.testing.worker"]
         command += [os.fspath(self.directory), "mpi", str(os.getpid()), self.output]
         with self.job_output().open("ab") as output:
