@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from kadril.sharded.sharded_optimizer import ShardedOptimizer
+from kadril.sharded.sharded_optimizer import trainer_of
 from kadril.sharded.trainer import POS_Trainer
 from kadril.transport.small import allgather_bytes
 
@@ -80,13 +80,6 @@ class GradScaler(torch.amp.GradScaler):
             result = optimizer.step(*args, **kwargs)
         state["stage"] = OptState.STEPPED
         return result
-
-
-def trainer_of(optimizer: Any) -> POS_Trainer | None:
-    """Return the trainer of an optimizer of `kadril.sharded`; None for any other."""
-    if isinstance(optimizer, ShardedOptimizer):
-        return optimizer.trainer
-    return optimizer if isinstance(optimizer, POS_Trainer) else None
 
 
 def gradient_holder(optimizer: Any, trainer: POS_Trainer) -> Any:

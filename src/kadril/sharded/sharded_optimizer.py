@@ -20,7 +20,7 @@ from kadril.sharded.reduction.joined_gradients import share_gradients
 from kadril.sharded.trainer import POS_Trainer
 from kadril.world import World
 
-__all__ = ["ShardedOptimizer", "ShardedState"]
+__all__ = ["ShardedOptimizer", "ShardedState", "trainer_of"]
 
 
 class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
@@ -348,3 +348,12 @@ class StepAlong(JoinHook):
         if self._optimizer.is_joining:
             self._optimizer._share_gradients(has_data=False)
         self._optimizer._step(1, {})
+
+
+def trainer_of(value: Any) -> POS_Trainer | None:
+    """Return the trainer behind a trainer, an optimizer or its state; None for anything else."""
+    if isinstance(value, ShardedState):
+        value = value.optimizer
+    if isinstance(value, ShardedOptimizer):
+        value = value.trainer
+    return value if isinstance(value, POS_Trainer) else None

@@ -23,22 +23,12 @@ from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.dcp.optimizer_target import optimizer_target
 from kadril.sharded.cut_tensor import CutTensor
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.sharded_optimizer import ShardedOptimizer, ShardedState
+from kadril.sharded.sharded_optimizer import ShardedOptimizer, trainer_of
 from kadril.sharded.state.given_state import read_state
 from kadril.sharded.state.load_state import cut_state
 from kadril.sharded.state.own_state import as_part
-from kadril.sharded.trainer import POS_Trainer
 
 __all__ = ["Target", "state_of"]
-
-
-def trainer_of(value: Any) -> POS_Trainer | None:
-    """Return the trainer behind a trainer, optimizer or its state; None for anything else."""
-    if isinstance(value, ShardedState):
-        value = value.optimizer
-    if isinstance(value, ShardedOptimizer):
-        value = value.trainer
-    return value if isinstance(value, POS_Trainer) else None
 
 
 def state_of(value: Any) -> Any:
