@@ -187,6 +187,9 @@ def test_misuse_that_one_rank_can_see(world: World) -> None:
     x = torch.ones(4)
     with pytest.raises(TypeError, match="expected a torch tensor or a numpy array, got float"):
         kadril.allreduce(1.0)  # type: ignore[type-var]
+    for in_place in (kadril.allreduce_, kadril.broadcast_):
+        with pytest.raises(TypeError, match="expected a torch tensor or a numpy array, got list"):
+            in_place([1.0])
     with pytest.raises(ValueError, match=r"out has the shape \(2, 2\), and the result \(4,\)"):
         kadril.allreduce(x, out=torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"the mean of torch.int64 need not be a whole number"):

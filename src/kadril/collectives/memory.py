@@ -44,13 +44,16 @@ def as_source(x: AnyArray, operation: str) -> AnyArray:
     raise AssertionError
 
 
-def as_target(out: AnyArray, shape: Sequence[int], operation: str) -> AnyArray:
-    """Memory that a result is written into.
+def as_target(out: AnyArray, shape: Sequence[int] | None, operation: str) -> AnyArray:
+    """Memory that a result is written into, of a shape; of any shape where that is None.
 
     Raises:
         ValueError: it has another shape, or requires a gradient.
+        TypeError: it is no array.
     """
-    if tuple(out.shape) != tuple(shape):
+    if not isinstance(out, torch.Tensor | np.ndarray):
+        as_buffer(out)  # says what was expected
+    if shape is not None and tuple(out.shape) != tuple(shape):
         raise ValueError(
             f"{operation}: out has the shape {tuple(out.shape)}, and the result {tuple(shape)}"
         )

@@ -38,7 +38,7 @@ def broadcast(x: AnyArray, root: int = 0, *, name: str = "") -> AnyArray:
 def broadcast_(x: AnyArray, root: int = 0, *, name: str = "") -> AnyArray:
     """Overwrite `x` by the root's values; see `broadcast`. It has to be contiguous. Returns `x`."""
     world = current()
-    as_target(x, x.shape, "broadcast_")
+    as_target(x, None, "broadcast_")
     world.transport.broadcast(x, root, name=name)
     return x
 

@@ -49,7 +49,7 @@ def allreduce(
 def allreduce_(x: AnyArray, op: Reduction = "sum", *, name: str = "") -> AnyArray:
     """Reduce in place; see `allreduce`. `x` has to be contiguous. Returns `x`."""
     world = current()
-    as_target(x, x.shape, "allreduce_")
+    as_target(x, None, "allreduce_")
     op, scale = as_op(op, x, world)
     world.transport.allreduce(x, op, postscale=scale, name=name)
     return x
