@@ -12,14 +12,10 @@ import numpy as np
 import torch
 
 from kadril import nn
+from kadril.partition import balanced_intervals
 
 from ..backends.mpi.partition import MPICartesianPartition
-from ..utilities.slicing import (
-    compute_start_index,
-    compute_stop_index,
-    compute_subshape,
-    worker_layout,
-)
+from ..utilities.slicing import worker_layout
 from .adapter import partition_beneath
 from .broadcast import Broadcast
 from .owned_parameters import OwnedParameters
@@ -81,9 +77,9 @@ class DistributedBatchNorm(OwnedParameters):
         self.bc_affine = Broadcast(self.P_sum, P_x, preserve_batch=False)
         self.local_num_features = 0
         if P_x.active:
-            self.local_num_features = int(
-                compute_subshape(lengths[CHANNEL], P_x.index[CHANNEL], self.num_features)[0]
-            )
+            channels = balanced_intervals(self.num_features, lengths[CHANNEL])
+            self._channels = channels[P_x.index[CHANNEL]]
+            self.local_num_features = self._channels.size
         shape = self._along_channels(self.local_num_features)
         self.register_buffer("running_mean", torch.zeros(shape) if track_running_stats else None)
         self.register_buffer("running_var", torch.ones(shape) if track_running_stats else None)
@@ -125,8 +121,7 @@ class DistributedBatchNorm(OwnedParameters):
         assert self.running_var is not None  # noqa: S101
         self.inputs_seen += 1
         share = self.momentum if self.momentum else 1 / self.inputs_seen
-        place = (self.P_x.shape[CHANNEL], self.P_x.index[CHANNEL], self.num_features)
-        here = slice(int(compute_start_index(*place)[0]), int(compute_stop_index(*place)[0]))
+        here = slice(*self._channels)
         num_values = int(self.P_x.allreduce_data(np.array([x.numel()]))[0]) // self.num_features
         biased = (num_values - 1) / num_values
         for running, batch in (

@@ -65,7 +65,7 @@ class DistributedConvSelector:
 
 
 class DistributedConv1d(DistributedConvSelector):
-    """One dim of features."""
+    """The convolution in one feature dim."""
 
     feature = DistributedFeatureConv1d
     channel = DistributedChannelConv1d
@@ -73,7 +73,7 @@ class DistributedConv1d(DistributedConvSelector):
 
 
 class DistributedConv2d(DistributedConvSelector):
-    """Two dims of features."""
+    """The convolution in two feature dims."""
 
     feature = DistributedFeatureConv2d
     channel = DistributedChannelConv2d
@@ -81,7 +81,7 @@ class DistributedConv2d(DistributedConvSelector):
 
 
 class DistributedConv3d(DistributedConvSelector):
-    """Three dims of features."""
+    """The convolution in three feature dims."""
 
     feature = DistributedFeatureConv3d
     channel = DistributedChannelConv3d

@@ -30,18 +30,18 @@ class DistributedChannelConvBase(DistributedGeneralConvBase):
 
 
 class DistributedChannelConv1d(DistributedChannelConvBase):
-    """One dim of features."""
+    """The channel convolution in one feature dim."""
 
     num_dimensions = 1
 
 
 class DistributedChannelConv2d(DistributedChannelConvBase):
-    """Two dims of features."""
+    """The channel convolution in two feature dims."""
 
     num_dimensions = 2
 
 
 class DistributedChannelConv3d(DistributedChannelConvBase):
-    """Three dims of features."""
+    """The channel convolution in three feature dims."""
 
     num_dimensions = 3

@@ -9,18 +9,15 @@ The movements are those of `kadril.nn`; owners replicate their blocks along S at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
-
-from kadril.partition import Group
 
 from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPICartesianPartition
 from ..utilities.slicing import compute_subshape
 from .adapter import as_zero_volume, partition_beneath
 from .conv_module import ConvModule
-from .owned_parameters import replicate
 
 __all__ = ["DistributedGeneralConv1d", "DistributedGeneralConv2d", "DistributedGeneralConv3d"]
 
@@ -32,11 +29,7 @@ class DistributedGeneralConvBase(ConvModule):
         P_x: of the input, 1 x P_ci x S.
         P_y: of the output, 1 x P_co x S.
         P_w: of the weights, P_co x P_ci x S.
-        in_channels: of the global input.
-        out_channels: of the global output.
-        kernel_size, stride, padding, padding_mode, dilation, bias: as torch's.
-        groups: 1 where channels are split.
-        buffer_manager: not needed here.
+        arguments, settings: see `ConvModule`; `groups` is 1 where channels are split.
 
     Attributes:
         weight: this worker's block of the weights at the origin of S; zero-volume elsewhere.
@@ -53,29 +46,10 @@ class DistributedGeneralConvBase(ConvModule):
         P_x: MPICartesianPartition,
         P_y: MPICartesianPartition,
         P_w: MPICartesianPartition,
-        in_channels: int = 1,
-        out_channels: int = 1,
-        kernel_size: int | Sequence[int] = 1,
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        padding_mode: str = "zeros",
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        buffer_manager: object = None,
+        *arguments: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            padding_mode,
-            dilation,
-            groups,
-            bias,
-            buffer_manager,
-        )
+        super().__init__(*arguments, **settings)
         self._check_partitions(P_x, P_y, P_w)
         self.P_x, self.P_y, self.P_w = P_x, P_y, P_w
         self.serial = P_w.size == 1
@@ -83,10 +57,9 @@ class DistributedGeneralConvBase(ConvModule):
         partitions = in_common_group(P_x, P_y, P_w)
         self._convolve = None if partitions is None else self._convolution(*partitions)
         workers = partition_beneath(P_w)
-        self._copies: Group | None = None
         if workers is not None and workers.active:
             # Along the feature axes workers use the same block of the parameters.
-            self._copies = workers.axis_group(range(2, workers.dim))
+            self._users = workers.axis_group(range(2, workers.dim))
 
     def _check_partitions(
         self, P_x: MPICartesianPartition, P_y: MPICartesianPartition, P_w: MPICartesianPartition
@@ -112,7 +85,6 @@ class DistributedGeneralConvBase(ConvModule):
         self.stores_weight = P_w.active and not P_w.index[2:].any()
         self.receives_bias = P_w.active and self.use_bias and bool(P_w.index[1] == 0)
         self.stores_bias = self.receives_bias and self.stores_weight
-        self._shapes: dict[str, torch.Size] = {}
         weight, bias = torch.empty(0), torch.empty(0) if self.use_bias else None
         if P_w.active:
             num_out, num_in = compute_subshape(
@@ -130,29 +102,23 @@ class DistributedGeneralConvBase(ConvModule):
         """Return the block of the convolution's output on `P_y`."""
         if self._convolve is None or not any(P.active for P in (self.P_x, self.P_y, self.P_w)):
             return input.clone()
-        parameters = {
-            name: replicate(
-                getattr(self, name), shape, self._copies, f"{name} of {type(self).__name__}"
-            )
-            for name, shape in self._shapes.items()
-            if self._copies is not None
-        }
-        return self._convolve(parameters, input if self.P_x.active else as_zero_volume(input))
+        x = input if self.P_x.active else as_zero_volume(input)
+        return self._convolve(self._replicated_parameters(), x)
 
 
 class DistributedGeneralConv1d(DistributedGeneralConvBase):
-    """One dim of features."""
+    """The general convolution in one feature dim."""
 
     num_dimensions = 1
 
 
 class DistributedGeneralConv2d(DistributedGeneralConvBase):
-    """Two dims of features."""
+    """The general convolution in two feature dims."""
 
     num_dimensions = 2
 
 
 class DistributedGeneralConv3d(DistributedGeneralConvBase):
-    """Three dims of features."""
+    """The general convolution in three feature dims."""
 
     num_dimensions = 3

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from kadril import nn
-from kadril.partition import Partition
+from kadril.partition import Group, Partition
 
 from ..backends.mpi.buffer import checked_manager
 from .adapter import Stateless, per_dim, stateless
 from .mixins import ConvMixin, HaloMixin
-from .owned_parameters import OwnedParameters
+from .owned_parameters import OwnedParameters, replicate
 
 __all__ = ["ConvModule"]
 
@@ -29,6 +29,12 @@ KADRIL_LAYERS: dict[int, Any] = {
 class ConvModule(OwnedParameters, HaloMixin, ConvMixin):
     """Base of the convolutions.
 
+    Args:
+        in_channels: of the global input.
+        out_channels: of the global output.
+        kernel_size, stride, padding, padding_mode, dilation, groups, bias: as torch's.
+        buffer_manager: not needed here.
+
     Attributes:
         num_dimensions: of the feature space.
         conv_layer: the layer that has `weight` and `bias`: itself.
@@ -38,16 +44,16 @@ class ConvModule(OwnedParameters, HaloMixin, ConvMixin):
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int],
-        padding: int | Sequence[int],
-        padding_mode: str,
-        dilation: int | Sequence[int],
-        groups: int,
-        bias: bool,
-        buffer_manager: object,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        kernel_size: int | Sequence[int] = 1,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        padding_mode: str = "zeros",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        buffer_manager: object = None,
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = int(in_channels), int(out_channels)
@@ -58,6 +64,9 @@ class ConvModule(OwnedParameters, HaloMixin, ConvMixin):
         self.padding_mode, self.groups = padding_mode, int(groups)
         self.use_bias = bool(bias)
         self.buffer_manager = checked_manager(buffer_manager)
+        # Of the parameters that this worker uses; and who use the same, their owner first.
+        self._shapes: dict[str, torch.Size] = {}
+        self._users: Group | None = None
 
     @property
     def conv_layer(self) -> ConvModule:
@@ -89,3 +98,12 @@ class ConvModule(OwnedParameters, HaloMixin, ConvMixin):
         )
         twin = KADRIL_LAYERS[self.num_dimensions].of(layer, P_x, P_y, P_w, what=type(self).__name__)
         return stateless(twin)
+
+    def _replicated_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that this worker uses, from their owner; collective over users."""
+        what, users = type(self).__name__, self._users
+        return {
+            name: replicate(getattr(self, name), shape, users, f"{name} of {what}")
+            for name, shape in self._shapes.items()
+            if users is not None
+        }

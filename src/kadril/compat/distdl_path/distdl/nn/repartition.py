@@ -12,8 +12,7 @@ from kadril.partition import balanced_intervals
 from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPIPartition
-from ..utilities.slicing import compute_nd_slice_shape, range_index
-from ..utilities.tensor_decomposition import compute_subtensor_intersection_slice
+from ..utilities.slicing import range_index
 from .adapter import as_zero_volume
 from .module import Module
 
@@ -85,18 +84,17 @@ class Repartition(Module):
         found: list[Overlap] = []
         for rank, index in zip(ranks, range_index(P_theirs.shape.tolist()), strict=True):
             box = [each[position] for each, position in zip(theirs, index, strict=True)]
-            slices = compute_subtensor_intersection_slice(
-                [each.start for each in my_box],
-                [each.stop for each in my_box],
-                [each.start for each in box],
-                [each.stop for each in box],
-            )
-            if slices is None:
+            both = [have & want for have, want in zip(my_box, box, strict=True)]
+            if not all(each.size for each in both):
                 found.append((None, None, None))
                 continue
+            slices = tuple(
+                slice(each.start - have.start, each.stop - have.start)
+                for each, have in zip(both, my_box, strict=True)
+            )
             is_self = P_theirs.active and tuple(P_theirs.index) == tuple(index)
-            shape = compute_nd_slice_shape(slices)
-            found.append((slices, shape, "self" if is_self else union.index(rank)))
+            partner = "self" if is_self else union.index(rank)
+            found.append((slices, tuple(each.size for each in both), partner))
         return found
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

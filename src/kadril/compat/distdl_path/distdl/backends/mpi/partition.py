@@ -10,7 +10,7 @@ collective over their common group (`common_group.py`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,24 +181,23 @@ class MPIPartition:
         self, P_dest: MPIPartition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[MPIPartition, MPIPartition]:
         """Return the group this worker sends to, and the one it receives in; rank 0 sends."""
-        pair = in_common_group(self, P_dest)
-        if pair is None:
-            return MPIPartition(), MPIPartition()
-        source, destination = pair
-        cores = source.create_broadcast_partition_to(destination, transpose_src, transpose_dest)
-        send, receive = (MPIPartition._made(core, self) for core in cores)
-        return send, receive
+        make = Partition.create_broadcast_partition_to
+        return self._pair_with(P_dest, make, transpose_src, transpose_dest)
 
     def create_reduction_partition_to(
         self, P_dest: MPIPartition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[MPIPartition, MPIPartition]:
         """Return the group this worker adds to, and the one whose sum it gets as rank 0."""
+        make = Partition.create_reduction_partition_to
+        return self._pair_with(P_dest, make, transpose_src, transpose_dest)
+
+    def _pair_with(
+        self, P_dest: MPIPartition, make: Callable[..., tuple[Partition, Partition]], *order: bool
+    ) -> tuple[MPIPartition, MPIPartition]:
         pair = in_common_group(self, P_dest)
         if pair is None:
             return MPIPartition(), MPIPartition()
-        source, destination = pair
-        cores = source.create_reduction_partition_to(destination, transpose_src, transpose_dest)
-        send, receive = (MPIPartition._made(core, self) for core in cores)
+        send, receive = (MPIPartition._made(core, self) for core in make(*pair, *order))
         return send, receive
 
     def create_allreduction_partition(self, axes_reduce: Sequence[int]) -> MPIPartition:
