@@ -207,6 +207,8 @@ def is_of_another(name: str, path: str) -> bool:
         return True  # it is gone
     match = re.match(r"kadril-[a-z]+-(\d+)-", name)
     maker = int(match[1]) if match else os.getpid()
+    if name.startswith("kadril-session-"):
+        return maker != os.getpid()  # of one that was killed; the next one that starts removes it
     return maker != os.getpid() and state_of(maker) != "dead"
 
 
