@@ -20,7 +20,7 @@ MAX_CALLS = 200
 
 def memory(world: World, count: int, way: str) -> torch.Tensor:
     if way == "shared":
-        return world.transport.shared_empty(count, torch.int64)
+        return world.shared_empty(count, torch.int64)
     return torch.zeros(count, dtype=torch.int64)
 
 

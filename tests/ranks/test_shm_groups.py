@@ -39,7 +39,8 @@ def test_200_groups_cost_neither_threads_nor_descriptors(world: World) -> None:
 @ranks(2)
 def test_making_and_closing_groups_leaks_no_memory(world: World) -> None:
     """Staging and boards go back once all have closed; the other one may be a step behind."""
-    segment = world.transport.segment  # type: ignore[attr-defined]
+    assert world.transport.shared_memory is not None
+    segment = world.transport.shared_memory.segment
 
     def make_use_close(times: int) -> int:
         for _ in range(times):
@@ -51,7 +52,7 @@ def test_making_and_closing_groups_leaks_no_memory(world: World) -> None:
         probe = world.transport.split(0)  # allocates, and so reaps
         assert probe is not None
         probe.close()
-        return int(segment.num_allocated_bytes)
+        return segment.num_allocated_bytes
 
     after_few = make_use_close(5)
     assert make_use_close(200) <= after_few + (4 << 20)
@@ -63,14 +64,16 @@ def test_a_dropped_group_closes_itself(world: World) -> None:
     assert group is not None
     group.barrier()
     world.transport.barrier()
-    before = world.transport.segment.num_allocated_bytes  # type: ignore[attr-defined]
+    assert world.transport.shared_memory is not None
+    segment = world.transport.shared_memory.segment
+    before = segment.num_allocated_bytes
     del group
     gc.collect()
     world.transport.barrier()
     again = world.transport.split(0)
     assert again is not None
     again.barrier()
-    assert world.transport.segment.num_allocated_bytes <= before  # type: ignore[attr-defined]
+    assert segment.num_allocated_bytes <= before
 
 
 @ranks(4)

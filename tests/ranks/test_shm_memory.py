@@ -12,40 +12,40 @@ import torch
 
 from kadril.errors import NoRoomError
 from kadril.testing import ranks
-from kadril.transport.shm import ShmTransport
+from kadril.transport.shared_memory import SharedMemory
 from kadril.world import World
 
 
-def shm(world: World) -> ShmTransport:
-    assert isinstance(world.transport, ShmTransport)
-    return world.transport
+def shared(world: World) -> SharedMemory:
+    assert world.transport.shared_memory is not None
+    return world.transport.shared_memory
 
 
 @ranks(2)
 def test_shared_memory_is_zeroed_and_typed(world: World) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.complex128, torch.bool, torch.uint16):
-        tensor = shm(world).shared_empty((3, 5), dtype)
+        tensor = shared(world).empty((3, 5), dtype)
         assert tensor.shape == (3, 5)
         assert tensor.dtype == dtype
         assert not tensor.any()
-        assert shm(world).segment.contains(tensor.data_ptr(), tensor.nbytes)
-    assert shm(world).shared_empty(0).numel() == 0
-    assert shm(world).shared_empty(()).shape == ()
+        assert shared(world).segment.contains(tensor.data_ptr(), tensor.nbytes)
+    assert shared(world).empty(0).numel() == 0
+    assert shared(world).empty(()).shape == ()
 
 
 @ranks(2)
 def test_memory_goes_back_when_its_last_view_dies(world: World) -> None:
     gc.collect()
-    before = shm(world).segment.num_allocated_bytes
-    tensor = shm(world).shared_empty(1 << 20)
+    before = shared(world).segment.num_allocated_bytes
+    tensor = shared(world).empty(1 << 20)
     view: object = tensor.view(1024, 1024)[3:5].numpy()
-    assert shm(world).segment.num_allocated_bytes == before + (4 << 20)
+    assert shared(world).segment.num_allocated_bytes == before + (4 << 20)
     del tensor
     gc.collect()
-    assert shm(world).segment.num_allocated_bytes == before + (4 << 20)
+    assert shared(world).segment.num_allocated_bytes == before + (4 << 20)
     del view
     gc.collect()
-    assert shm(world).segment.num_allocated_bytes == before
+    assert shared(world).segment.num_allocated_bytes == before
 
 
 def resident_shared_kilobytes() -> int:
@@ -57,7 +57,7 @@ def resident_shared_kilobytes() -> int:
 def test_freed_memory_leaves_the_machine(world: World) -> None:
     """The pages are punched out of the segment, not only marked as free."""
     before = resident_shared_kilobytes()
-    tensor = shm(world).shared_empty(16 << 20)
+    tensor = shared(world).empty(16 << 20)
     tensor.fill_(1)
     assert resident_shared_kilobytes() - before >= 60 << 10
     del tensor
@@ -70,7 +70,7 @@ def test_no_room_names_bytes_and_remedy_and_hurts_nobody(world: World) -> None:
     """More than the machine has: an error here, where touching it would have been a SIGBUS."""
     needed = 1 << 44
     with pytest.raises(NoRoomError) as caught:
-        shm(world).shared_empty(needed // 4)
+        shared(world).empty(needed // 4)
     assert caught.value.needed == needed
     assert caught.value.available is not None
     assert "17,592,186,044,416 bytes" in str(caught.value)
@@ -82,16 +82,16 @@ def test_no_room_names_bytes_and_remedy_and_hurts_nobody(world: World) -> None:
 @ranks(2, shared_capacity=8 << 20)
 def test_a_full_heap_names_the_option(world: World) -> None:
     with pytest.raises(NoRoomError, match="KADRIL_SHARED_CAPACITY"):
-        shm(world).shared_empty(9 << 20, torch.uint8)
+        shared(world).empty(9 << 20, torch.uint8)
 
 
 @ranks(2, shared_backing="named")
 def test_the_named_fallback_leaves_no_name(world: World) -> None:
     """Gloo's shared-memory all-reduce left files after SIGKILL: here the name is gone at once."""
-    link = str(Path(f"/proc/self/fd/{shm(world).segment.descriptor}").readlink())
+    link = str(Path(f"/proc/self/fd/{shared(world).segment.descriptor}").readlink())
     assert link.startswith("/dev/shm/kadril-")  # noqa: S108
     assert link.endswith(" (deleted)")
-    x = shm(world).shared_empty(100_000)
+    x = shared(world).empty(100_000)
     x.fill_(world.rank + 1)
     world.transport.allreduce(x)
     assert x.eq(3).all()
@@ -99,7 +99,7 @@ def test_the_named_fallback_leaves_no_name(world: World) -> None:
 
 @ranks(2)
 def test_the_segment_has_no_name_and_cannot_shrink(world: World) -> None:
-    descriptor = shm(world).segment.descriptor
+    descriptor = shared(world).segment.descriptor
     assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/memfd:kadril")
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 4096)
@@ -109,7 +109,7 @@ def test_the_segment_has_no_name_and_cannot_shrink(world: World) -> None:
 def test_mixed_memory_takes_the_staged_way(world: World) -> None:
     """Some ranks give shared memory, some do not: the way is agreed on, and the result the same."""
     for count in (5, 200_000):
-        mine = shm(world).shared_empty(count) if world.rank == 0 else torch.empty(count)
+        mine = shared(world).empty(count) if world.rank == 0 else torch.empty(count)
         mine.copy_(torch.arange(count) % 1000 + world.rank)
         world.transport.allreduce(mine)
         expected = (torch.arange(count) % 1000) * world.size + sum(range(world.size))
@@ -130,19 +130,3 @@ def test_more_than_two_to_the_31_elements(world: World) -> None:
     for begin in range(0, count, 1 << 28):
         block = x[begin : min(begin + (1 << 28), count - 1)]
         assert int(block.min()) == int(block.max()) == 3
-
-
-@ranks(2, 3)
-def test_memory_of_one_rank_is_seen_by_all(world: World) -> None:
-    transport = world.transport
-    assert isinstance(transport, ShmTransport)
-    mine = transport.shared_empty((3, 2), torch.float64) if world.rank == 1 else None
-    seen = transport.share(mine, owner=1)
-    assert seen.shape == (3, 2)
-    if world.rank == 0:
-        seen.copy_(torch.arange(6.0).reshape(3, 2))
-    transport.barrier()
-    assert seen.tolist() == [[0, 1], [2, 3], [4, 5]]
-    transport.barrier()  # the owner keeps it until all have looked
-    with pytest.raises(ValueError, match="not contiguous memory from shared_empty"):
-        transport.share(torch.zeros(3), owner=0)

@@ -43,7 +43,7 @@ def test_every_way_gives_the_bits_of_the_definition(world: World) -> None:
         for op in ("sum", "max", "product"):
             for count in (100, 70_001, 300_000):
                 plain = noise(count, world.rank, dtype)
-                shared = world.transport.shared_empty(count, dtype)  # type: ignore[attr-defined]
+                shared = world.shared_empty(count, dtype)
                 shared.copy_(plain)
                 world.transport.allreduce(plain, op)  # type: ignore[arg-type]
                 world.transport.allreduce(shared, op)  # type: ignore[arg-type]

@@ -261,3 +261,42 @@ def test_the_control_plane_has_no_pickle() -> None:
         if each.imported.split(".")[0] in forbidden
     ]
     assert users == []
+
+
+def transport_classes() -> set[str]:
+    """Names of the classes that are transports: what `split` of one may give."""
+    return {
+        node.name
+        for name, path in modules().items()
+        if part(name) == "transport"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Transport")
+    } - {"Transport"}
+
+
+def asks_which_transport(node: ast.AST, classes: set[str]) -> bool:
+    """Whether it names a class of transport, or compares `transport.kind`."""
+    if isinstance(node, ast.alias | ast.ClassDef):
+        return node.name in classes
+    if isinstance(node, ast.Name):
+        return node.id in classes
+    if isinstance(node, ast.Compare):
+        return any("transport.kind" in ast.unparse(each) for each in [node.left, *node.comparators])
+    return False
+
+
+def test_only_the_transports_know_which_one_it_is() -> None:
+    """The layers above ask what a transport can, so that a new one is one file.
+
+    The world, which opens one, is told which.
+    """
+    classes = transport_classes()
+    assert {"ShmTransport", "C10dTransport", "MpiTransport"} <= classes, "nothing was checked"
+    users = [
+        f"{name}:{getattr(node, 'lineno', '')} {ast.unparse(node)}"
+        for name, path in modules().items()
+        if part(name) not in {"transport", "world"}
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if asks_which_transport(node, classes)
+    ]
+    assert users == []

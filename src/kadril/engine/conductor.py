@@ -22,8 +22,6 @@ from kadril.errors import ForkedError
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
-from kadril.transport.meeting import Meeting
-from kadril.transport.shm import ShmTransport
 
 __all__ = ["ProcessSetConductor"]
 
@@ -64,16 +62,14 @@ class ProcessSetConductor:
             list(self.ranks),
             report,
         )
-        if isinstance(transport, ShmTransport):
-            self.native = _native.Conductor.over_channel(
-                transport.channel, transport.arena_rank, *options
-            )
+        memory = transport.shared_memory
+        if memory is not None:
+            self.native = _native.Conductor.over_channel(memory.channel, memory.rank, *options)
         else:
             self.native = _native.Conductor.over_transport(
                 TransportLane(transport), self.size, self.rank, *options
             )
-            if isinstance(transport, Meeting):
-                transport.on_late = functools.partial(report_late, weakref.ref(self))
+            transport.on_late = functools.partial(report_late, weakref.ref(self))
 
     def submit(
         self,

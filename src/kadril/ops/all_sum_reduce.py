@@ -15,12 +15,12 @@ import torch
 from kadril import _native
 from kadril.ops.calling import uncompiled
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
-from kadril.ops.shm_moves import takes_plans
+from kadril.ops.shm_moves import memory_for
 from kadril.ops.structure import any_requires_grad, is_differentiable
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition
 from kadril.transport.failures import to_exception
-from kadril.transport.shm import ShmTransport
+from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["SumOperator", "all_sum_reduce", "axes_to_reduce", "sum_over"]
 
@@ -71,9 +71,9 @@ def sum_over(
     operator = SumOperator(group, what)
     if requires_grad is not None:
         return apply_operator(operator, x, requires_grad=requires_grad)
-    transport = group.transport
-    if takes_plans(transport, x):
-        done = sum_and_ask(x, transport, what)
+    memory = memory_for(group.transport, x)
+    if memory is not None:
+        done = sum_and_ask(x, memory, what)
         if done is not None:
             y, requires_grad = done
             if requires_grad and x.requires_grad:
@@ -84,7 +84,7 @@ def sum_over(
 
 
 def sum_and_ask(
-    x: torch.Tensor, transport: ShmTransport, what: str
+    x: torch.Tensor, memory: SharedMemory, what: str
 ) -> tuple[torch.Tensor, bool] | None:
     """The sum in new memory, and whether any rank's tensor requires gradients, in one call.
 
@@ -97,11 +97,11 @@ def sum_and_ask(
     is_plain = x.is_contiguous() and not x.is_conj() and not x.is_neg()
     source = x if is_plain else resolved(x).contiguous()
     y = torch.empty_like(source)
-    asked = transport.channel.sum_tensor(source, y, is_recording and x.requires_grad, name)
+    asked = memory.channel.sum_tensor(source, y, is_recording and x.requires_grad, name)
     if asked is NotImplemented:
         return None
     if isinstance(asked, _native.Failure):
-        raise to_exception(asked, transport.world_ranks)
+        raise to_exception(asked, memory.world_ranks)
     return y, asked
 
 

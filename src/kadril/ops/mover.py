@@ -17,10 +17,10 @@ import torch
 from kadril import _native
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves import MoveOperator, Moves
-from kadril.ops.shm_moves import LARGE, forward_plan, rows_of, run_plan, takes_plans
+from kadril.ops.shm_moves import LARGE, forward_plan, memory_for, rows_of, run_plan
 from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
 from kadril.partition import Partition
-from kadril.transport.shm import ShmTransport
+from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["Mover"]
 
@@ -86,41 +86,41 @@ class Mover:
             MismatchError, UnsupportedError, ValueError: as of `agree` and of the plan; on all
                 workers.
         """
-        transport = self.partition.transport
-        if takes_plans(transport, x):
+        memory = memory_for(self.partition.transport, x)
+        if memory is not None:
             flags = (x.requires_grad, torch.is_grad_enabled())
             recent: Known | None = self._recent.find(flags)
             if recent is not None and recent.out_shape is not None:
                 # The usual case, in as few steps as can be: Python takes a third of a short one.
                 y = x.new_empty(recent.out_shape)
-                found = recent.plan.run_again(transport.channel, x, y, self.what)
+                found = recent.plan.run_again(memory.channel, x, y, self.what)
                 if found is None:
                     if recent.adjoint is not None:
                         return put_in_graph(x, recent.adjoint, (y,)), recent.structure
                     return self._in_graph(recent, x, y), recent.structure
                 if found is not NotImplemented:
-                    self._learn(x, recent.row, rows_of(found, transport))
-            return self._move_through(transport, x, flags)
+                    self._learn(x, recent.row, rows_of(found, memory))
+            return self._move_through(memory, x, flags)
         structure = agree(self.partition, x, self.what, owners=self.owners)
         operator = self._operator(x, structure)
         return apply_operator(operator, x, requires_grad=structure.requires_grad), structure
 
     def _move_through(
-        self, transport: ShmTransport, x: torch.Tensor, flags: tuple[bool, bool]
+        self, memory: SharedMemory, x: torch.Tensor, flags: tuple[bool, bool]
     ) -> tuple[torch.Tensor, Structure]:
         known: Known | None = self._known.find(key_of(x))
         if known is None:
             row = row_of(x)
             nothing = torch.empty(0)
             no_plan = _native.MovePlan([], [], [], [], b"", b"")
-            rows = run_plan(no_plan, transport, nothing, nothing, self.what, mine=row)
+            rows = run_plan(no_plan, memory, nothing, nothing, self.what, mine=row)
             known = self._learn(x, row, rows)
         while True:
             moves = known.operator.moves
             source = resolved(x) if known.nothing is None else known.nothing
             y = source.new_empty(0 if moves.out_shape is None else moves.out_shape)
             what = self.what
-            rows = run_plan(known.plan, transport, source, y, what, moves.copies, known.row)
+            rows = run_plan(known.plan, memory, source, y, what, moves.copies, known.row)
             if rows is None:
                 break
             known = self._learn(x, known.row, rows)

@@ -33,11 +33,11 @@ from kadril.ops.packing import (
     unpack_add,
     unpack_into,
 )
-from kadril.ops.shm_moves import adjoint_plan, forward_plan, run_plan, takes_plans
+from kadril.ops.shm_moves import adjoint_plan, forward_plan, memory_for, run_plan
 from kadril.partition import Interval
 from kadril.partition.pairing import rank_at
 from kadril.transport.base import Transport
-from kadril.transport.shm import ShmTransport
+from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["MoveOperator", "Moves", "Side", "move", "plan_moves", "run_moves"]
 
@@ -269,8 +269,9 @@ def target_slices(box: Sequence[Run]) -> Slices:
 def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) -> torch.Tensor:
     """y = F x."""
     y = x.new_empty(0 if moves.out_shape is None else moves.out_shape)
-    if takes_plans(transport, x):
-        run_plan(moves.forward_plan(x.dtype), transport, x, y, what, copies=moves.copies)
+    memory = memory_for(transport, x)
+    if memory is not None:
+        run_plan(moves.forward_plan(x.dtype), memory, x, y, what, copies=moves.copies)
         return y
     for edge in moves.edges:
         y[edge] = moves.fill
@@ -286,8 +287,9 @@ def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) 
     """x = F* y."""
     if moves.is_one_to_one:
         return run_inverse(moves, transport, y, what)
-    if takes_plans(transport, y):
-        return run_adjoint_through(moves, transport, y, what)
+    memory = memory_for(transport, y)
+    if memory is not None:
+        return run_adjoint_through(moves, memory, y, what)
     x = begin_adjoint(moves, y)
     came = exchange_packed(transport, moves.recvs, y, moves.sends, x, what, beside=True)
     for (_, boxes), received in zip(moves.sends, came, strict=True):
@@ -306,7 +308,7 @@ def begin_adjoint(moves: Moves, y: torch.Tensor) -> torch.Tensor:
 
 
 def run_adjoint_through(
-    moves: Moves, transport: ShmTransport, y: torch.Tensor, what: str
+    moves: Moves, memory: SharedMemory, y: torch.Tensor, what: str
 ) -> torch.Tensor:
     """x = F* y, through shared memory: what comes back is added afterwards."""
     if moves.keeps_whole and moves.shape is not None:
@@ -316,7 +318,7 @@ def run_adjoint_through(
         x = begin_adjoint(moves, y)
         copies = ()
     came = y.new_empty(moves.num_returning)
-    run_plan(moves.adjoint_plan, transport, y, x, what, copies=copies, beside=came)
+    run_plan(moves.adjoint_plan, memory, y, x, what, copies=copies, beside=came)
     for (_, boxes), received in zip(moves.sends, split_messages(came, moves.sends), strict=True):
         unpack_add(x, boxes, received)
     return x
@@ -325,9 +327,10 @@ def run_adjoint_through(
 def run_inverse(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
     """x = F* y, where each element has one place only: nothing is added."""
     x = y.new_empty(0 if moves.shape is None else moves.shape)
-    if takes_plans(transport, y):
+    memory = memory_for(transport, y)
+    if memory is not None:
         copies = tuple((box, mine) for mine, box in moves.copies)
-        run_plan(moves.adjoint_plan, transport, y, x, what, copies=copies)
+        run_plan(moves.adjoint_plan, memory, y, x, what, copies=copies)
         return x
     for mine, box in moves.copies:
         x[mine] = y[box]

@@ -7,7 +7,7 @@ worker has itself it copies while messages are under way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,12 +15,12 @@ from kadril import _native
 from kadril.ops.packing import Slices
 from kadril.transport.base import Transport
 from kadril.transport.failures import to_exception
-from kadril.transport.shm import ShmTransport
+from kadril.transport.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from kadril.ops.moves import Move, Moves
 
-__all__ = ["LARGE", "adjoint_plan", "forward_plan", "rows_of", "run_plan", "takes_plans"]
+__all__ = ["LARGE", "adjoint_plan", "forward_plan", "memory_for", "rows_of", "run_plan"]
 
 
 # Copies of so many bytes are left to torch where it has several threads for them.
@@ -29,9 +29,9 @@ LARGE = 1 << 20
 Extents = list[tuple[int, int]]
 
 
-def takes_plans(transport: Transport, x: torch.Tensor) -> TypeGuard[ShmTransport]:
-    """Whether moves of a tensor between the ranks of a transport can be run by `run_plan`."""
-    return isinstance(transport, ShmTransport) and x.is_cpu
+def memory_for(transport: Transport, x: torch.Tensor) -> SharedMemory | None:
+    """Return the memory through which `run_plan` can move a tensor; None where there is none."""
+    return transport.shared_memory if x.is_cpu else None
 
 
 def forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _native.MovePlan:
@@ -67,7 +67,7 @@ def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
 
 def run_plan(
     plan: _native.MovePlan,
-    transport: ShmTransport,
+    memory: SharedMemory,
     source: torch.Tensor,
     target: torch.Tensor,
     what: str,
@@ -75,11 +75,11 @@ def run_plan(
     mine: bytes = b"",
     beside: torch.Tensor | None = None,
 ) -> bytes | None:
-    """Move; collective over the transport.
+    """Move; collective over the ranks that share the memory.
 
     Args:
         plan: what to do.
-        transport: between all who take part.
+        memory: of all who take part.
         source: what is sent from; of any strides.
         target: what is received into, and copied into.
         what: for errors.
@@ -95,15 +95,13 @@ def run_plan(
         source = source.detach()
         for box, room in copies:
             target[room] = source[box]
-    return rows_of(
-        plan.run(transport.channel, source, target, beside, mine, is_quick, what), transport
-    )
+    return rows_of(plan.run(memory.channel, source, target, beside, mine, is_quick, what), memory)
 
 
-def rows_of(found: bytes | _native.Failure | None, transport: ShmTransport) -> bytes | None:
+def rows_of(found: bytes | _native.Failure | None, memory: SharedMemory) -> bytes | None:
     """What a plan gave, as an exception where it failed."""
     if isinstance(found, _native.Failure):
-        raise to_exception(found, transport.world_ranks)
+        raise to_exception(found, memory.world_ranks)
     return found
 
 

@@ -19,7 +19,6 @@ from kadril.errors import MismatchError, UnsupportedError
 from kadril.partition import Group, Interval, Partition, intervals_of
 from kadril.partition.pairing import index_of, text
 from kadril.transport.buffer import TORCH_DTYPES
-from kadril.transport.small import allgather_bytes
 
 __all__ = [
     "PlanCache",
@@ -110,13 +109,13 @@ def agree(
         ValueError: a tensor of too many dims, or one where there should be none; on all of them.
     """
     owners = partition if owners is None else owners
-    rows = b"".join(allgather_bytes(partition.transport, row_of(x), what))
+    rows = b"".join(partition.transport.allgather_bytes(row_of(x), name=what))
     return structure_of(rows, partition.ranks, owners.ranks, owners.shape, what)
 
 
 def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
     """As `agree`, among the workers of a group."""
-    rows = b"".join(allgather_bytes(group.transport, row_of(x), what))
+    rows = b"".join(group.transport.allgather_bytes(row_of(x), name=what))
     return structure_of(rows, group.ranks, group.ranks, (len(group.ranks),), what)
 
 
@@ -133,7 +132,7 @@ def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
         return x.requires_grad
     wanted = b"\1" if x.requires_grad else b"\0"
     name = f"{what}, whether gradients are wanted"
-    return b"\1" in allgather_bytes(group.transport, wanted, name)
+    return b"\1" in group.transport.allgather_bytes(wanted, name=name)
 
 
 class Row(NamedTuple):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from kadril.errors import ClosedError
-from kadril.transport.alone import AloneTransport
+from kadril.transport.alone import group_of_one
 from kadril.transport.base import Transport
 from kadril.world import World
 
@@ -92,7 +92,7 @@ class Group:
         return self.ranks[self.transport.rank]
 
     def _alone(self, rank: int) -> Group | None:
-        return Group(AloneTransport(rank), self.root) if rank == self._me else None
+        return Group(group_of_one(rank), self.root) if rank == self._me else None
 
     def _split(self, disjoint: Sequence[tuple[int, ...]]) -> None:
         color = next((i for i, ranks in enumerate(disjoint) if self._me in ranks), None)

@@ -9,7 +9,6 @@ from torch.amp.grad_scaler import OptState
 
 from kadril.sharded.sharded_optimizer import trainer_of
 from kadril.sharded.trainer import POS_Trainer
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["GradScaler"]
 
@@ -47,7 +46,7 @@ class GradScaler(torch.amp.GradScaler):
         super().unscale_(holder)
         state = self._per_optimizer_states[id(holder)]
         found = any(bool(each.item()) for each in state["found_inf_per_device"].values())
-        rows = allgather_bytes(trainer.transport, bytes([found]), "found_inf")
+        rows = trainer.transport.allgather_bytes(bytes([found]), name="found_inf")
         scale = self._get_scale_async()
         assert scale is not None  # noqa: S101 - made by `scale()`, or the base class has raised
         # Also on a rank that has no gradients, where torch has recorded nothing.

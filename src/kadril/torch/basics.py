@@ -175,7 +175,8 @@ def mpi_threads_supported() -> bool:
     Raises:
         NotInitializedError: before `init()`.
     """
-    if running().engine.world.transport.kind != "mpi":
+    running()
+    if not mpi_enabled():
         return False
     from mpi4py import MPI
 

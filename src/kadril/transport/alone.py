@@ -13,16 +13,19 @@ import torch
 
 from kadril.config import Config
 from kadril.errors import KadrilError
+from kadril.transport.base import Transport
 from kadril.transport.meeting import Packet
 from kadril.transport.moves import MovingTransport
 
-__all__ = ["AloneTransport"]
+__all__ = ["AloneTransport", "group_of_one"]
 
 
 class AloneTransport(MovingTransport):
     """A group of one rank."""
 
     kind = "alone"
+    overlaps = False
+    reaches_devices = True
 
     def __init__(self, world_rank: int = 0, config: Config | None = None) -> None:
         super().__init__(0, 1, (world_rank,), config or Config())
@@ -38,3 +41,8 @@ class AloneTransport(MovingTransport):
 
     def _leave(self, failure: KadrilError | None) -> None:
         pass
+
+
+def group_of_one(world_rank: int) -> Transport:
+    """Return a group that has no rank but this one."""
+    return AloneTransport(world_rank)

@@ -13,12 +13,13 @@ Ranks in arguments (`root`, peers, keys of counts) are ranks within the group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from kadril.transport.buffer import Array
+from kadril.transport.shared_memory import SharedMemory
 
-__all__ = ["OPS", "Message", "Op", "Transport"]
+__all__ = ["OPS", "LateListener", "Message", "Op", "Transport"]
 
 Op: TypeAlias = Literal["sum", "product", "min", "max", "band", "bor"]
 
@@ -28,16 +29,43 @@ OPS: tuple[str, ...] = get_args(Op)
 # (peer, memory): what goes to, or comes from, one neighbour.
 Message: TypeAlias = tuple[int, Array]
 
+# Called with the world ranks that a call waits for, and for how many seconds it has.
+LateListener: TypeAlias = Callable[[Sequence[int], float], None]
+
 
 @runtime_checkable
 class Transport(Protocol):
-    """Moves memory between the ranks of one group."""
+    """Moves memory between the ranks of one group.
 
-    kind: str  # "shm", "c10d", ...
-    rank: int  # of this process, within the group
+    The layers above ask what a transport can, never which one it is.
+
+    Attributes:
+        kind: its name, for people: "shm", "c10d", ...
+        rank: of this process, within the group.
+        size: number of ranks.
+        world_ranks: world rank of each rank of the group.
+        takes_any_thread: whether any thread may call it, one at a time, or only the one that made
+            it.
+        overlaps: whether a collective mostly waits for a network, so that it pays to run it in a
+            thread of its own beside a computation. On shared memory it is work of the very core
+            that computes.
+        reaches_devices: whether tensors on a device may be given, if the backend takes them.
+        on_late: told of the ranks that a call waits for; where None, they are logged.
+    """
+
+    kind: str
+    rank: int
     size: int
-    world_ranks: tuple[int, ...]  # world rank of each rank of the group
-    takes_any_thread: bool  # one at a time; or only the thread that made it
+    world_ranks: tuple[int, ...]
+    takes_any_thread: bool
+    overlaps: bool
+    reaches_devices: bool
+    on_late: LateListener | None
+
+    @property
+    def shared_memory(self) -> SharedMemory | None:
+        """What the ranks share, where they share memory; None elsewhere."""
+        ...
 
     def allreduce(
         self,
@@ -86,6 +114,14 @@ class Transport(Protocol):
 
         Rank r gives `counts[r]` elements; `out` has `sum(counts)`. `array` may be its own part of
         `out`.
+        """
+        ...
+
+    def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
+        """Return a few bytes of each rank, as many of all: shapes, flags, digests.
+
+        Raises:
+            MismatchError: they gave different numbers of bytes.
         """
         ...
 

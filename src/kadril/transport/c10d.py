@@ -80,6 +80,7 @@ class C10dTransport(MovingTransport):
     """A group of ranks connected by gloo."""
 
     kind = "c10d"
+    reaches_devices = True
 
     @classmethod
     def open(

@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -35,6 +35,7 @@ from kadril.errors import (
     TransportError,
     UnsupportedError,
 )
+from kadril.transport.base import LateListener
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
@@ -57,15 +58,17 @@ class Meeting(abc.ABC):
         rank: of this process, within the group.
         size: number of ranks.
         world_ranks: world rank of each rank of the group.
-        takes_any_thread: whether any thread may call it, one at a time, or only that which made it.
+        takes_any_thread, overlaps, reaches_devices, on_late: see `Transport`.
         config: options of the world.
         num_calls: calls that this rank has begun; equal on all ranks that meet.
         num_completed: calls that it has ended with a result, or with a mismatch.
-        on_late: told (world ranks, seconds) of whom a call waits for; logged where None.
     """
 
     kind: str
     takes_any_thread: bool = True
+    overlaps: bool = True
+    reaches_devices: bool = False
+    shared_memory: None = None
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
         if len(world_ranks) != size or not 0 <= rank < size:
@@ -86,7 +89,7 @@ class Meeting(abc.ABC):
         self._closed = False
         self._failure: KadrilError | None = None
         self._reason = ""  # given to revoke()
-        self.on_late: Callable[[Sequence[int], float], None] | None = None
+        self.on_late: LateListener | None = None
 
     def _report_late(self, late: Sequence[int], waited: float) -> None:
         """Tell whom a call waits for."""

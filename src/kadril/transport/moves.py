@@ -190,6 +190,14 @@ class MovingTransport(Meeting):
                 mine.copy_(as_bytes(array))
             self._share(result, parts)
 
+    def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
+        """Return a few bytes of each rank, as many of all."""
+        if self.size == 1:
+            return [data]
+        rows = torch.empty((self.size, len(data)), dtype=torch.uint8)
+        self.allgatherv(as_tensor(data), rows, [len(data)] * self.size, name=name)
+        return [as_data(row) for row in rows]
+
     def reduce_scatterv(
         self,
         array: Array,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from kadril import _native
 from kadril.config import Config
 from kadril.errors import RendezvousError
+from kadril.transport.agreement import Peers, raise_on_all
 from kadril.transport.failures import to_exception
 from kadril.transport.hubs import Hub
 
@@ -47,15 +48,15 @@ def open_segment(hub: Hub, config: Config) -> _native.Segment:
     generation = secrets.randbits(63)
     if hub.rank == 0:
         made = create_segment(hub.size, config, generation)
-    raise_together(hub, made)
+    raise_failure_on_all(hub, made)
     generation = json.loads(hub.allgather(json.dumps(generation).encode())[0])
     descriptor = hub.broadcast_fd(made.descriptor if isinstance(made, _native.Segment) else None)
     if hub.rank == 0:
         os.close(descriptor)
     else:
         made = _native.Segment.attach(descriptor, generation)
-    raise_together(hub, made)
-    assert isinstance(made, _native.Segment)  # noqa: S101 - raise_together has raised otherwise
+    raise_failure_on_all(hub, made)
+    assert isinstance(made, _native.Segment)  # noqa: S101 - it would have raised otherwise
     return made
 
 
@@ -73,15 +74,13 @@ def create_segment(
     return made
 
 
-def raise_together(hub: Hub, result: object) -> None:
+def raise_failure_on_all(hub: Hub, result: object) -> None:
     """Raise on all ranks where the result of one is a failure; on that rank with its own reason."""
-    failure = result if isinstance(result, _native.Failure) else None
-    reports = hub.allgather(json.dumps(failure.detail if failure else "").encode())
-    if failure is not None:
-        raise to_exception(failure, range(hub.size))
-    for rank, report in enumerate(reports):
-        if detail := json.loads(report):
-            raise RendezvousError(f"local rank {rank} could not share memory: {detail}")
+    error = None
+    if isinstance(result, _native.Failure):
+        error = to_exception(result, range(hub.size))
+    peers = Peers(range(hub.size), lambda blob, _: hub.allgather(blob), "local rank")
+    raise_on_all(peers, "sharing memory", error, RendezvousError)
 
 
 def watch_peers(hub: Hub, segment: _native.Segment) -> None:
@@ -93,7 +92,7 @@ def watch_peers(hub: Hub, segment: _native.Segment) -> None:
         os.close(own)
     os.close(pidfds[hub.rank])
     pidfds[hub.rank] = -1
-    raise_together(hub, segment.watch(pidfds))
+    raise_failure_on_all(hub, segment.watch(pidfds))
 
 
 def choose_waiting(hub: Hub, config: Config) -> Waiting:

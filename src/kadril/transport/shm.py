@@ -1,15 +1,13 @@
 """The shared-memory transport: ranks of one host, through the native core.
 
 The world's channel lies at a fixed place in the segment; further ones are made by `split()`.
-Memory from `shared_empty` lies in the segment too, and collectives on it move nothing that need not
-move.
+Memory from `shared_memory.empty` lies in the segment too, and collectives on it move nothing that
+need not move.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,30 +18,28 @@ from kadril import _native
 from kadril.config import Config
 from kadril.errors import NoRoomError
 from kadril.transport import checks
-from kadril.transport.base import Message, Op
+from kadril.transport.base import LateListener, Message, Op
 from kadril.transport.buffer import TORCH_DTYPES, Array
 from kadril.transport.failures import to_exception
 from kadril.transport.hubs import Hub
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
+from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
 
-MAX_DIMS = 16  # of a tensor that is shared
-
 _native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
 
 class ShmTransport:
-    """Moves memory between ranks of one host; see the protocol in `base.py` for its methods.
-
-    Attributes:
-        segment: the shared segment, as this process sees it.
-    """
+    """Moves memory between ranks of one host; see the protocol in `base.py` for its members."""
 
     kind = "shm"
     takes_any_thread = True
+    overlaps = False
+    reaches_devices = False
+    shared_memory: SharedMemory
 
     def __init__(
         self,
@@ -59,13 +55,16 @@ class ShmTransport:
         self.rank = rank
         self.size = len(local_ranks)
         self.world_ranks = tuple(world_ranks)
-        self.segment = segment
+        self._segment = segment
         self._waiting = waiting
         self._local_ranks = tuple(local_ranks)  # in the segment, of each rank of this group
-        # Not a method: the channel would keep its own transport alive.
-        on_late = functools.partial(report_late, self.world_ranks, rank)
+        # Not a method of the transport: the channel would keep its own transport alive.
+        self._late_report = LateReport(self.world_ranks, rank)
         self._channel = segment.open_channel(
-            board, list(local_ranks), rank, owns_board, *waiting, on_late=on_late
+            board, list(local_ranks), rank, owns_board, *waiting, on_late=self._late_report
+        )
+        self.shared_memory = SharedMemory(
+            segment, self._channel, self._local_ranks[rank], self.world_ranks
         )
 
     @classmethod
@@ -90,68 +89,13 @@ class ShmTransport:
         )
 
     @property
-    def channel(self) -> _native.Channel:
-        """The meeting point of this group in the native core."""
-        return self._channel
+    def on_late(self) -> LateListener | None:
+        """Told of the ranks that a call waits for; where None, they are logged."""
+        return self._late_report.listener
 
-    @property
-    def arena_rank(self) -> int:
-        """Rank of this process in the segment."""
-        return self._local_ranks[self.rank]
-
-    def shared_empty(
-        self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32
-    ) -> torch.Tensor:
-        """Memory that all ranks of the host can reach, as a zeroed tensor; freed when that dies.
-
-        Local: each rank allocates for itself. Where all ranks give such memory to a collective it
-        is zero-copy.
-
-        Raises:
-            NoRoomError: the memory cannot be had.
-        """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        num_bytes = math.prod(shape) * dtype.itemsize
-        if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
-        memory = self.segment.allocate(self._local_ranks[self.rank], num_bytes)
-        if isinstance(memory, _native.Failure):
-            raise to_exception(memory, self.world_ranks)
-        return torch.from_numpy(memory).view(dtype).reshape(shape)
-
-    def share(self, tensor: torch.Tensor | None, owner: int) -> torch.Tensor:
-        """One rank's memory from `shared_empty`, as a tensor on all ranks; collective.
-
-        The owner keeps its tensor for as long as any rank uses it. What one rank writes the others
-        see after they have met.
-
-        Args:
-            tensor: contiguous; on the owner.
-            owner: rank whose memory it is.
-
-        Raises:
-            ValueError: the memory is not shared; on all ranks.
-        """
-        header = np.full(3 + MAX_DIMS, -1, dtype=np.int64)
-        if self.rank == owner and tensor is not None and tensor.is_contiguous():
-            num_bytes = tensor.numel() * tensor.element_size()
-            offset = self.segment.offset_of(tensor.data_ptr(), num_bytes)
-            if offset is not None:
-                dims = [offset, TORCH_DTYPES[tensor.dtype].code, tensor.dim(), *tensor.shape]
-                header[: len(dims)] = dims
-        self.broadcast(header, owner, name="share")
-        offset, code, num_dims, *lengths = (int(number) for number in header)
-        if offset < 0:
-            raise ValueError(
-                f"share: what rank {self.world_ranks[owner]} gives is not contiguous memory from"
-                " shared_empty"
-            )
-        if self.rank == owner and tensor is not None:
-            return tensor
-        shape = lengths[:num_dims]
-        dtype = next(dtype for dtype, info in TORCH_DTYPES.items() if info.code == code)
-        memory = self.segment.view(offset, math.prod(shape) * dtype.itemsize)
-        return torch.from_numpy(memory).view(dtype).reshape(shape)
+    @on_late.setter
+    def on_late(self, listener: LateListener | None) -> None:
+        self._late_report.listener = listener
 
     def allreduce(
         self,
@@ -234,7 +178,9 @@ class ShmTransport:
             raise to_exception(failure, self.world_ranks)
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
-        """A few bytes of each rank, as many of all; much quicker than arrays are looked at."""
+        """Return a few bytes of each rank; much quicker than by an array."""
+        if self.size == 1:
+            return [data]
         found = self._channel.allgather_bytes(data, name)
         if isinstance(found, list):
             return found
@@ -296,26 +242,6 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def exchange_boxes(
-        self,
-        sends: Sequence[tuple[int, torch.Tensor]],
-        recvs: Sequence[tuple[int, torch.Tensor]],
-        *,
-        name: str = "",
-    ) -> None:
-        """As `exchange`, for tensors in CPU memory that need not be contiguous.
-
-        Nothing is packed: runs of elements that lie together are copied from and to where they are.
-        The caller sees to it that memory to receive into overlaps nothing else.
-        """
-        failure = self._channel.exchange_boxes(
-            [native_box(peer, box) for peer, box in sends],
-            [native_box(peer, box) for peer, box in recvs],
-            name,
-        )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
-
     def barrier(self, *, name: str = "") -> None:
         """Return when every rank has called it."""
         failure = self._channel.barrier(name)
@@ -330,7 +256,7 @@ class ShmTransport:
         if not members:
             return None
         return ShmTransport(
-            self.segment,
+            self._segment,
             self._waiting,
             board=board,
             owns_board=members[0] == self.rank,
@@ -367,7 +293,7 @@ class ShmTransport:
         mine = np.zeros(1, dtype=np.int64)
         failure: _native.Failure | None = None
         if members and members[0] == self.rank:
-            board = self.segment.allocate_board(self._local_ranks[self.rank], len(members))
+            board = self._segment.allocate_board(self._local_ranks[self.rank], len(members))
             if isinstance(board, _native.Failure):
                 failure, board = board, -1
             mine[0] = board
@@ -383,43 +309,28 @@ class ShmTransport:
         return int(boards[members[0]]) if members else 0
 
 
-def report_late(
-    world_ranks: Sequence[int],
-    rank: int,
-    call: str,
-    members: Sequence[int],
-    stopped: bool,
-    elapsed: float,
-) -> None:
-    """Log whom a waiting call waits for; the native core calls this now and then."""
-    logger.warning(
-        "rank %d has waited %.0f s in %s for rank(s) %s%s",
-        world_ranks[rank],
-        elapsed,
-        call,
-        ", ".join(str(world_ranks[member]) for member in members),
-        " (stopped by a signal or a debugger)" if stopped else "",
-    )
+class LateReport:
+    """Tells whom a waiting call waits for; the native core calls it now and then."""
 
+    def __init__(self, world_ranks: Sequence[int], rank: int) -> None:
+        self.world_ranks = world_ranks
+        self.rank = rank
+        self.listener: LateListener | None = None
 
-def native_box(
-    peer: int, box: torch.Tensor
-) -> tuple[int, int, int, int, int, list[tuple[int, int]]]:
-    """A message as (peer, dtype, address, bytes, bytes of a run, (count, stride) of the dims)."""
-    item = box.element_size()
-    run = 1
-    dims: list[tuple[int, int]] = []
-    for size, stride in zip(reversed(box.shape), reversed(box.stride()), strict=True):
-        if size == 1:
-            continue
-        if not dims and stride == run:
-            run *= size
-        elif dims and dims[-1][0] * dims[-1][1] == stride * item:
-            dims[-1] = (dims[-1][0] * size, dims[-1][1])  # goes on where the faster dim ends
-        else:
-            dims.append((size, stride * item))
-    code = TORCH_DTYPES[box.dtype].code
-    return (peer, code, box.data_ptr(), box.numel() * item, run * item, dims[::-1])
+    def __call__(self, call: str, members: Sequence[int], stopped: bool, elapsed: float) -> None:
+        """Tell the listener, or the log where there is none."""
+        late = [self.world_ranks[member] for member in members]
+        if self.listener is not None:
+            self.listener(late, elapsed)
+            return
+        logger.warning(
+            "rank %d has waited %.0f s in %s for rank(s) %s%s",
+            self.world_ranks[self.rank],
+            elapsed,
+            call,
+            ", ".join(map(str, late)),
+            " (stopped by a signal or a debugger)" if stopped else "",
+        )
 
 
 def native_messages(messages: Sequence[checks.Addressed]) -> list[tuple[int, int, int, int]]:

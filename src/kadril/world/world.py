@@ -133,10 +133,9 @@ class World:
 
         self.check_usable("shared_empty")
         dtype = torch.float32 if dtype is None else dtype
-        allocate = getattr(self.transport, "shared_empty", None)
-        if allocate is not None:
-            tensor: torch.Tensor = allocate(shape, dtype)
-            return tensor
+        memory = self.transport.shared_memory
+        if memory is not None:
+            return memory.empty(shape, dtype)
         if not self._said_why_not_shared:
             self._said_why_not_shared = True
             logger.info(

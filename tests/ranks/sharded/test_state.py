@@ -21,7 +21,6 @@ from sharded_kit import (
 from kadril.errors import CheckpointError
 from kadril.sharded import POS_Trainer
 from kadril.testing import ranks
-from kadril.transport.small import allgather_bytes
 from kadril.world import World
 
 
@@ -111,7 +110,7 @@ def exchange_pickles(world: World, value: object) -> list[bytes]:
     data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
     counts = [
         int.from_bytes(each, "little")
-        for each in allgather_bytes(world.transport, len(data).to_bytes(8, "little"), "length")
+        for each in world.transport.allgather_bytes(len(data).to_bytes(8, "little"), name="length")
     ]
     everything = np.empty(sum(counts), dtype=np.uint8)
     world.transport.allgatherv(data, everything, counts)

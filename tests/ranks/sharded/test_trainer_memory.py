@@ -10,7 +10,6 @@ from sharded_kit import assert_same, backward, make_parameters
 from kadril.sharded import POS_Trainer
 from kadril.testing import Ranks, ranks
 from kadril.testing.faults import gate, mark
-from kadril.transport.shm import ShmTransport
 from kadril.world import World
 
 SHAPES = ((300, 1000), (7,), (3, 3))
@@ -21,14 +20,14 @@ START_SECONDS = 60.0
 
 def allocated(world: World) -> int:
     """Bytes that this rank has taken, once all have let go of what they do not use."""
-    assert isinstance(world.transport, ShmTransport)
+    assert world.transport.shared_memory is not None
     gc.collect()
     world.transport.barrier()
     # The allocator looks for what nobody uses when it allocates next.
     POS_Trainer(make_parameters(((3,),)), "sgd", world=world)
     gc.collect()
     world.transport.barrier()
-    num_bytes = world.transport.segment.num_allocated_bytes
+    num_bytes = world.transport.shared_memory.segment.num_allocated_bytes
     world.transport.barrier()
     return num_bytes
 

@@ -23,11 +23,7 @@ Result = TypeVar("Result")
 
 def should_overlap(transport: Transport) -> bool:
     """Whether an exchange should run beside a convolution."""
-    if transport.kind == "mpi":
-        from mpi4py import MPI
-
-        return bool(MPI.Query_thread() >= MPI.THREAD_SERIALIZED)
-    return transport.kind not in ("shm", "alone")
+    return transport.overlaps and transport.takes_any_thread
 
 
 def run_beside(exchange: Callable[[], None], meanwhile: Callable[[], Result]) -> Result:

@@ -16,7 +16,6 @@ import torch
 from kadril.ops.halo import HaloExchanger
 from kadril.ops.structure import agree
 from kadril.partition import Partition, balanced_intervals
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["Entered", "Entrance"]
 
@@ -85,8 +84,8 @@ class Entrance:
         example = self.example
         if any(shape[dim] != example[dim] for shape in entered.shapes for dim in split_dims):
             return
-        digests = allgather_bytes(
-            self.P_x.transport, digest_of(entered.block), f"{self.what}, whether it is the whole"
+        digests = self.P_x.transport.allgather_bytes(
+            digest_of(entered.block), name=f"{self.what}, whether it is the whole"
         )
         if len(set(digests)) > 1:
             return

@@ -11,7 +11,6 @@ import numpy as np
 
 from kadril.errors import KadrilError, MismatchError
 from kadril.transport.base import Transport
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["allgather_json", "check_same", "raise_together"]
 
@@ -19,7 +18,7 @@ __all__ = ["allgather_json", "check_same", "raise_together"]
 def allgather_json(transport: Transport, value: Any, name: str) -> list[Any]:
     """What each rank gave; collective. Anything that JSON can hold."""
     data = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8).copy()
-    rows = allgather_bytes(transport, len(data).to_bytes(8, "little"), f"{name}.length")
+    rows = transport.allgather_bytes(len(data).to_bytes(8, "little"), name=f"{name}.length")
     counts = [int.from_bytes(row, "little") for row in rows]
     everything = np.empty(sum(counts), dtype=np.uint8)
     transport.allgatherv(data, everything, counts, name=name)
@@ -37,7 +36,7 @@ def check_same(transport: Transport, operation: str, lines: Sequence[str]) -> No
         MismatchError: it has the first line that differs, on both sides.
     """
     digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    digests = allgather_bytes(transport, digest, f"{operation}.digest")
+    digests = transport.allgather_bytes(digest, name=f"{operation}.digest")
     if all(each == digests[0] for each in digests):
         return
     # Only now are the lines worth their bytes. Every rank sees the same digests, so all come here.

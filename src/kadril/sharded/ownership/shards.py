@@ -16,7 +16,6 @@ from kadril.sharded.ownership.ownership_plan import Piece, make_plan
 from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.sharded.ownership.shared_memory import share_block
 from kadril.transport.base import Transport
-from kadril.transport.small import allgather_bytes
 from kadril.world.heap import trim_heap
 
 __all__ = ["Shards"]
@@ -85,7 +84,7 @@ class Shards:
         theirs in different orders.
         """
         digest = zlib.crc32(repr(parameters.given).encode()).to_bytes(4, "little")
-        if len(set(allgather_bytes(self.transport, digest, "order"))) > 1:
+        if len(set(self.transport.allgather_bytes(digest, name="order"))) > 1:
             parameters.given = list(range(len(parameters.tensors)))
 
     def cut(self, buckets: list[Bucket]) -> None:
@@ -102,7 +101,7 @@ class Shards:
 
     def check_devices(self, tensors: list[torch.Tensor]) -> None:
         """Raise `UnsupportedError` for memory that the transport cannot reach."""
-        if self.transport.kind not in ("shm", "mpi"):
+        if self.transport.reaches_devices:
             return
         for tensor in tensors:
             if tensor.device.type != "cpu":

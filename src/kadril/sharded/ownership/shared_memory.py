@@ -25,8 +25,6 @@ import torch
 from kadril import _native
 from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 from kadril.transport.base import Transport
-from kadril.transport.shm import ShmTransport
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["scratch_bytes", "share_block"]
 
@@ -76,7 +74,8 @@ def share_block(
         num_bytes: number of bytes.
         otherwise: consequence of there being no room; for the log.
     """
-    if not isinstance(transport, ShmTransport) or num_bytes == 0:
+    memory = transport.shared_memory
+    if memory is None or num_bytes == 0:
         return None
     _allocated.sweep()
     num_flag_bytes = transport.size * LINE_BYTES
@@ -84,7 +83,7 @@ def share_block(
     block: Bytes | None = None
     offset = -1
     if transport.rank == 0:
-        made = transport.segment.allocate(transport.arena_rank, total)
+        made = memory.segment.allocate(memory.rank, total)
         if isinstance(made, _native.Failure):
             logger.warning(
                 "%s: there is no room for %d shared bytes (%d can be had);"
@@ -95,17 +94,16 @@ def share_block(
             )
         else:
             block = made
-            offset = int(transport.segment.offset_of(made.ctypes.data, total) or 0)
+            offset = int(memory.segment.offset_of(made.ctypes.data, total) or 0)
     word = offset.to_bytes(8, "little", signed=True)
-    offset = int.from_bytes(
-        allgather_bytes(transport, word, "share_block")[0], "little", signed=True
-    )
+    words = transport.allgather_bytes(word, name="share_block")
+    offset = int.from_bytes(words[0], "little", signed=True)
     if offset < 0:
         return None
-    flags = transport.segment.view(offset, num_flag_bytes).reshape(transport.size, LINE_BYTES)
+    flags = memory.segment.view(offset, num_flag_bytes).reshape(transport.size, LINE_BYTES)
     if block is not None:
         _allocated.add(block, flags)
-    view = transport.segment.view(offset + num_flag_bytes, num_bytes)
+    view = memory.segment.view(offset + num_flag_bytes, num_bytes)
     finalizer = weakref.finalize(view, release, flags, transport.rank, os.getpid())
     finalizer.atexit = False
     return torch.from_numpy(view)
@@ -121,9 +119,10 @@ def release(flags: Bytes, rank: int, process: int) -> None:
 
 def scratch_bytes(transport: Transport, num_bytes: int, device: torch.device) -> torch.Tensor:
     """Allocate memory of this rank to collect gradients in; shared where that saves a copy."""
-    if isinstance(transport, ShmTransport) and device.type == "cpu":
+    memory = transport.shared_memory
+    if memory is not None and device.type == "cpu":
         try:
-            return transport.shared_empty(num_bytes, torch.uint8)
+            return memory.empty(num_bytes, torch.uint8)
         except MemoryError as error:
             logger.warning("gradients are collected in private memory, which is slower: %s", error)
     return torch.empty(num_bytes, dtype=torch.uint8, device=device)

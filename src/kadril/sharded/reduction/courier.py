@@ -68,7 +68,7 @@ class Courier:
 
 def courier_for(transport: Transport) -> Courier | None:
     """One for work on a transport; None where it is better done in its place, or has to be."""
-    if transport.kind not in ("c10d", "mpi"):
+    if not transport.overlaps:
         return None
     if not transport.takes_any_thread:
         logger.info(

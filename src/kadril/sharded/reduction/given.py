@@ -12,7 +12,6 @@ from kadril.sharded.ownership.bucket import Bucket, check_layout
 from kadril.sharded.ownership.memory_order import flat_order
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.meeting import Wish, meet
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["GivenGradients"]
 
@@ -109,7 +108,7 @@ class GivenGradients:
         """Raise `MismatchError` where ranks have different gradients; collective."""
         parameters = self.shards.parameters
         sums = b"".join(checksum(tensor.grad) for tensor in parameters.tensors)
-        rows = allgather_bytes(self.shards.transport, sums, "checksums")
+        rows = self.shards.transport.allgather_bytes(sums, name="checksums")
         for place, name in enumerate(parameters.names):
             part = slice(4 * place, 4 * place + 4)
             odd = [rank for rank, row in enumerate(rows) if row[part] != rows[0][part]]

@@ -43,7 +43,6 @@ from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.courier import Courier
 from kadril.sharded.reduction.grad_notice import layout_of_grad, raw_grad
 from kadril.sharded.reduction.meeting import Agreement, Wish, meet
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["Gradients", "ReducedGradients"]
 
@@ -440,7 +439,7 @@ class ReducedGradients:
         data = b"".join(
             number.to_bytes(4, "little") for number in [*flags, *[len(buckets)] * len(buckets)]
         )[: 4 * len(buckets)]
-        first = allgather_bytes(self.transport, data, "order")[0]
+        first = self.transport.allgather_bytes(data, name="order")[0]
         numbers = [int.from_bytes(first[at : at + 4], "little") for at in range(0, len(first), 4)]
         self._order = [buckets[number] for number in numbers if number < len(buckets)]
         # Where some did not become whole this may be better next time.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 
 from kadril.transport.base import Transport
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["share_gradients"]
 
@@ -27,7 +26,7 @@ def share_gradients(
         groups: the parameters, alike on all ranks.
         has_data: whether this rank has made a backward pass.
     """
-    flags = allgather_bytes(transport, bytes([has_data]), "who has data")
+    flags = transport.allgather_bytes(bytes([has_data]), name="who has data")
     if all(flag == b"\1" for flag in flags) or b"\1" not in flags:
         return
     root = flags.index(b"\1")

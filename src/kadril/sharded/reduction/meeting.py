@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from kadril.errors import MismatchError
 from kadril.transport.base import Transport
-from kadril.transport.small import allgather_bytes
 
 __all__ = ["Agreement", "Wish", "meet"]
 
@@ -105,7 +104,7 @@ def meet(
     head = bytes([wish, num_drops % 256]) + digest.to_bytes(DIGEST_BYTES, "little")
     flags = bytes([HAS_DROPPED * has_dropped | HAS_GIVEN * has_given])
     count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
-    rows = allgather_bytes(transport, head + flags + count + bits[0] + bits[1], "meet")
+    rows = transport.allgather_bytes(head + flags + count + bits[0] + bits[1], name="meet")
     wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
     are_apart = not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows)
     begin = HEAD_BYTES + 1 + COUNT_BYTES

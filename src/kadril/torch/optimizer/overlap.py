@@ -24,7 +24,7 @@ __all__ = ["should_overlap"]
 
 def should_overlap(world: World) -> bool:
     """Whether a reduction of CPU tensors can run beside the backward pass."""
-    if world.transport.kind != "shm":
+    if world.transport.shared_memory is None:
         return True
     num_cores = len(os.sched_getaffinity(0))
     # A rank that may use only part of the cores was pinned to them; otherwise all ranks share all.

@@ -23,7 +23,7 @@ from kadril.compat.communicator import (
     Op,
 )
 from kadril.partition import Group, world_partition
-from kadril.transport.alone import AloneTransport
+from kadril.transport.alone import group_of_one
 from kadril.world import find_identity
 
 __all__ = [
@@ -85,7 +85,7 @@ def all_ranks() -> Group:
 
 def only_me() -> Group:
     """Return a group of this rank alone."""
-    return Group(AloneTransport(kadril.init().rank))
+    return Group(group_of_one(kadril.init().rank))
 
 
 COMM_WORLD = Communicator(all_ranks)

@@ -1,0 +1,52 @@
+"""The memory that ranks of one host share: `Transport.shared_memory`, where a transport has any.
+
+The layers above use it to allocate what collectives need not copy (`empty`), to share blocks by
+their offset in the segment, and to run the engine and moves in the native core (`channel`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril import _native
+from kadril.transport.failures import to_exception
+
+__all__ = ["SharedMemory"]
+
+
+class SharedMemory(NamedTuple):
+    """The memory that all ranks of a group share, as this rank sees it.
+
+    Attributes:
+        segment: the shared segment.
+        channel: the ordered meeting point of the group in it.
+        rank: of this process in the segment, which may have more ranks than the group.
+        world_ranks: world rank of each rank of the group.
+    """
+
+    segment: _native.Segment
+    channel: _native.Channel
+    rank: int
+    world_ranks: tuple[int, ...]
+
+    def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return memory that all ranks of the host can reach, as a zeroed tensor.
+
+        Local: each rank allocates for itself, and the memory is freed when the tensor dies. Where
+        all ranks give such memory to a collective it is zero-copy.
+
+        Raises:
+            NoRoomError: the memory cannot be had.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        memory = self.segment.allocate(self.rank, num_bytes)
+        if isinstance(memory, _native.Failure):
+            raise to_exception(memory, self.world_ranks)
+        return torch.from_numpy(memory).view(dtype).reshape(shape)
