@@ -44,11 +44,12 @@ struct Posting {
   uint64_t bytes;   // that this member gives to others
   uint64_t source;  // offset in the arena, or no_offset: where it gives them from
   uint64_t target;  // and where it wants the result
-  uint64_t
-      staging;  // offset of its staging memory, or no_offset where it had none before this call
-  uint64_t supplied;  // and where it made one for this call; to be read only after the next meeting
-  uint64_t inlined;   // whether what it gives is in `payload`
-  uint64_t early;     // offset of where it it has laid all that it gives, or no_offset
+  // Offset of its staging memory, or no_offset where it had none before this call.
+  uint64_t staging;
+  // Offset of what it made for this call instead; to be read only after the next meeting.
+  uint64_t supplied;
+  uint64_t inlined;    // whether what it gives is in `payload`
+  uint64_t early;      // offset of where it has laid out all that it gives, or no_offset
   uint32_t num_sends;  // in its table, before its receives
   uint32_t num_recvs;
   Call call;

@@ -1,7 +1,9 @@
-// The reduction kernel: the only arithmetic in the core.
+// Kernels: all arithmetic on elements, and all that depends on their type. Everything else in the
+// core moves bytes.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "dtype.h"
 
@@ -35,5 +37,23 @@ bool supports(DType dtype, Op op);
 // partly. Requires supports(dtype, op) and 1 to 2^19 sources.
 void reduce_into(void* const* destinations, int num_destinations, const void* const* sources,
                  int num_sources, size_t count, DType dtype, Op op, Scale scale);
+
+// Fill memory with the element that changes nothing when it is reduced by `op`.
+void fill_neutral(DType dtype, Op op, void* memory, uint64_t count);
+
+inline bool is_integer(DType dtype) { return dtype >= DType::uint8 && dtype <= DType::int64; }
+
+// Between integers of at most 32 bits and int64.
+void widen_integers(DType dtype, const void* source, int64_t* target, uint64_t count);
+void narrow_integers(DType dtype, const int64_t* source, void* target, uint64_t count);
+
+// Divide integers in place, truncating toward zero; other types are left as they are.
+void divide_integers(DType dtype, void* memory, uint64_t count, int divisor);
+
+// Whether vectors of a type can be combined by Adasum: real floats.
+bool supports_adasum(DType dtype);
+
+// target = (1 - a.b / (2 a.a)) a  +  (1 - a.b / (2 b.b)) b, where the target may be `a` or `b`.
+void combine_adasum(DType dtype, void* target, const void* a, const void* b, uint64_t count);
 
 }  // namespace kadril

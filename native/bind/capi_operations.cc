@@ -67,7 +67,7 @@ std::string describe(const Failure& failure, const std::vector<int>& ranks) {
   return text;
 }
 
-// Whoever asked, and in which set: what a ticket that is done needs to be answered.
+// Whoever asked, and in which set: what a completion that is done needs to be answered.
 struct Caller {
   kadril_callback callback;
   void* context;
@@ -75,26 +75,27 @@ struct Caller {
   std::vector<int> ranks;  // of the set
 };
 
-void answer(const Ticket& ticket, const Caller& caller) {
+void answer(const Completion& completion, const Caller& caller) {
   kadril_result result = {};
   std::string error;
   std::vector<int64_t> shape;
-  if (const Failure* failure = ticket.failure()) {
+  if (const Failure* failure = completion.failure()) {
     error = describe(*failure, caller.ranks);
     result.error = error.c_str();
     result.status = status_of(failure->reason);
   }
-  if (!ticket.outputs.empty()) {
-    const Output& output = ticket.outputs.front();
+  if (!completion.outputs.empty()) {
+    const Output& output = completion.outputs.front();
     shape.assign(output.piece.dims.begin(), output.piece.dims.end());
     result.data = output.memory.get();
     result.shape = shape.data();
     result.num_dims = static_cast<int>(shape.size());
   }
-  const std::vector<int64_t> splits(ticket.received_splits.begin(), ticket.received_splits.end());
+  const std::vector<int64_t> splits(completion.received_splits.begin(),
+                                    completion.received_splits.end());
   result.splits = splits.data();
   result.num_splits = static_cast<int>(splits.size());
-  const int last = ticket.last_joined;
+  const int last = completion.last_joined;
   result.last_joined = last < 0 ? last : caller.ranks[static_cast<size_t>(last)];
   if (last >= 0) {
     const std::lock_guard lock(state().mutex);
@@ -118,10 +119,9 @@ int check_pieces(const Descriptor& descriptor) {
 int submit_to(Set& set, int id, std::unique_ptr<Request> request, kadril_callback callback,
               void* context) {
   if (!set.conductor) return fail_not_a_member(id);
-  request->ticket = std::make_shared<Ticket>();
-  request->ticket->callback = [caller = Caller{callback, context, id, set.ranks}](Ticket& ticket) {
-    answer(ticket, caller);
-  };
+  request->completion = std::make_shared<Completion>();
+  request->completion->callback = [caller = Caller{callback, context, id, set.ranks}](
+                                      Completion& completion) { answer(completion, caller); };
   if (auto error = set.conductor->submit(std::move(request))) {
     return fail_with(status_of(error->reason), describe(*error, set.ranks));
   }

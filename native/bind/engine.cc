@@ -157,21 +157,43 @@ std::string call_site() {
   return site;
 }
 
-// A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
-nb::object submit(PythonConductor& self, int verb, std::string name, bool is_named,
-                  nb::handle tensors, nb::handle targets, int reduction, int root, double prescale,
-                  double postscale, nb::handle splits, std::string note, bool is_group) {
+// What a request asks for, whatever its name and its tensors.
+struct Operation {
+  Verb verb;
+  Reduction reduction;
+  int root;
+  Scale scale;
+  std::vector<uint64_t> splits;
+  std::string note;
+  bool is_group;
+};
+
+void make_operation(Operation* self, int verb, int reduction, int root, double prescale,
+                    double postscale, std::vector<uint64_t> splits, std::string note,
+                    bool is_group) {
+  new (self) Operation{static_cast<Verb>(verb),
+                       static_cast<Reduction>(reduction),
+                       root,
+                       {prescale, postscale},
+                       std::move(splits),
+                       std::move(note),
+                       is_group};
+}
+
+// A Completion; a Failure; or NotImplemented where a tensor needs a closer look.
+nb::object submit(PythonConductor& self, const Operation& operation, nb::handle tensors,
+                  nb::handle targets, std::string name, bool is_named) {
   auto request = std::make_unique<Request>();
   Descriptor& descriptor = request->descriptor;
-  descriptor.verb = static_cast<Verb>(verb);
-  descriptor.reduction = static_cast<Reduction>(reduction);
-  descriptor.root = root;
-  descriptor.scale = {prescale, postscale};
+  descriptor.verb = operation.verb;
+  descriptor.reduction = operation.reduction;
+  descriptor.root = operation.root;
+  descriptor.scale = operation.scale;
   descriptor.name = std::move(name);
-  descriptor.note = std::move(note);
+  descriptor.note = operation.note;
   descriptor.is_named = is_named;
-  descriptor.is_group = is_group;
-  if (!splits.is_none()) descriptor.splits = nb::cast<std::vector<uint64_t>>(splits);
+  descriptor.is_group = operation.is_group;
+  descriptor.splits = operation.splits;
 
   const bool is_list = PyList_CheckExact(tensors.ptr());
   const Py_ssize_t count = is_list ? PyList_GET_SIZE(tensors.ptr()) : 1;
@@ -195,16 +217,16 @@ nb::object submit(PythonConductor& self, int verb, std::string name, bool is_nam
     }
   }
   if (!is_named || self.is_first_use(descriptor.key())) descriptor.site = call_site();
-  request->ticket = std::make_shared<Ticket>();
-  auto ticket = request->ticket;
+  request->completion = std::make_shared<Completion>();
+  auto completion = request->completion;
   if (auto error = self.conductor->submit(std::move(request))) return failure_object(*error);
-  return nb::cast(ticket);
+  return nb::cast(completion);
 }
 
 // The results that the engine made: (bytes, dtype code, shape) each.
-nb::list take_outputs(Ticket& ticket) {
+nb::list take_outputs(Completion& completion) {
   nb::list outputs;
-  for (Output& output : ticket.outputs) {
+  for (Output& output : completion.outputs) {
     auto owned = new std::shared_ptr<std::byte>(output.memory);
     nb::capsule owner(
         owned, [](void* held) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(held); });
@@ -214,32 +236,32 @@ nb::list take_outputs(Ticket& ticket) {
     for (const uint64_t dim : output.piece.dims) dims.append(dim);
     outputs.append(nb::make_tuple(bytes, static_cast<int>(output.piece.dtype), dims));
   }
-  ticket.outputs.clear();
+  completion.outputs.clear();
   return outputs;
 }
 
-nb::object ticket_failure(const Ticket& ticket) {
-  return ticket.failure() ? failure_object(*ticket.failure()) : nb::none();
+nb::object completion_failure(const Completion& completion) {
+  return completion.failure() ? failure_object(*completion.failure()) : nb::none();
 }
 
 // 0: not yet; 1: done; 2: failed; 3: in a child made by fork, where it never will be.
-int wait(Ticket& ticket, double seconds) {
-  if (!ticket.is_done()) {
-    if (ticket.is_orphaned()) return 3;
+int wait(Completion& completion, double seconds) {
+  if (!completion.is_done()) {
+    if (completion.is_orphaned()) return 3;
     nb::gil_scoped_release release;
-    if (!ticket.wait(seconds)) return 0;
+    if (!completion.wait(seconds)) return 0;
   }
-  return ticket.failure() ? 2 : 1;
+  return completion.failure() ? 2 : 1;
 }
 
 // The same for a thread that does nothing else meanwhile, one of `num_threads` that might submit.
-int wait_blocked(Ticket& ticket, double seconds, int num_threads) {
-  if (!ticket.is_done()) {
-    if (ticket.is_orphaned()) return 3;
+int wait_blocked(Completion& completion, double seconds, int num_threads) {
+  if (!completion.is_done()) {
+    if (completion.is_orphaned()) return 3;
     nb::gil_scoped_release release;
-    if (!ticket.wait_blocked(seconds, num_threads)) return 0;
+    if (!completion.wait_blocked(seconds, num_threads)) return 0;
   }
-  return ticket.failure() ? 2 : 1;
+  return completion.failure() ? 2 : 1;
 }
 
 // Memory of somebody who keeps it alive, as an array.
@@ -267,21 +289,25 @@ void bind_engine(nb::module_& module) {
       .def(nb::init<std::string, int, int64_t>(), nb::arg("path"), nb::arg("rank"),
            nb::arg("origin_ns"))
       .def("write", &Timeline::write);
-  nb::class_<Ticket>(module, "Ticket")
-      .def_prop_ro("is_done", &Ticket::is_done)
+  nb::class_<Completion>(module, "Completion")
+      .def_prop_ro("is_done", &Completion::is_done)
       .def("wait", &wait)
       .def("wait_blocked", &wait_blocked)
-      .def_prop_ro("failure", &ticket_failure)
+      .def_prop_ro("failure", &completion_failure)
       .def("take_outputs", &take_outputs)
-      .def_ro("received_splits", &Ticket::received_splits)
-      .def_ro("last_joined", &Ticket::last_joined);
+      .def_ro("received_splits", &Completion::received_splits)
+      .def_ro("last_joined", &Completion::last_joined);
+  nb::class_<Operation>(module, "Operation")
+      .def("__init__", &make_operation, nb::arg("verb"), nb::kw_only(),
+           nb::arg("reduction") = static_cast<int>(Reduction::sum), nb::arg("root") = -1,
+           nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0,
+           nb::arg("splits") = std::vector<uint64_t>{}, nb::arg("note") = "",
+           nb::arg("is_group") = false);
   nb::class_<PythonConductor>(module, "Conductor")
       .def_static("over_channel", &conduct_channel, nb::rv_policy::take_ownership)
       .def_static("over_transport", &conduct_transport, nb::rv_policy::take_ownership)
-      .def("submit", &submit, nb::arg("verb"), nb::arg("name"), nb::arg("is_named"),
-           nb::arg("tensors"), nb::arg("targets").none(), nb::arg("reduction"), nb::arg("root"),
-           nb::arg("prescale"), nb::arg("postscale"), nb::arg("splits").none(), nb::arg("note"),
-           nb::arg("is_group") = false)
+      .def("submit", &submit, nb::arg("operation"), nb::arg("tensors"), nb::arg("targets").none(),
+           nb::arg("name"), nb::arg("is_named") = true)
       .def(
           "set_timeline",
           [](PythonConductor& self, std::shared_ptr<Timeline> timeline, bool mark_cycles) {

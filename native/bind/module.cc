@@ -1,6 +1,6 @@
-// The binding: the only file of the core that knows Python. Memory comes as addresses, what went
-// wrong goes back as a Failure (None means success), and the GIL is released while a call may wait
-// or copy.
+// The Python module: segments, channels and their collectives; the files beside this one bind the
+// rest. Memory comes as addresses, what went wrong goes back as a Failure (None means success), and
+// the GIL is released while a call may wait or copy.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -316,32 +316,6 @@ nb::object py_exchange(PythonChannel& self, const std::vector<Message>& sends,
   return run([&] { return exchange(self.channel, call, outgoing, incoming); });
 }
 
-// peer, dtype, address, bytes, bytes of a run, (count, stride in bytes) of each dim outside it
-using BoxMessage =
-    std::tuple<int, int, Address, uint64_t, uint64_t, std::vector<std::pair<uint64_t, int64_t>>>;
-
-Runs runs_of(const BoxMessage& box) {
-  std::vector<Runs::Dim> dims;
-  for (const auto& [count, stride] : std::get<5>(box)) dims.push_back({count, stride});
-  return {std::get<4>(box), std::move(dims)};
-}
-
-nb::object py_exchange_boxes(PythonChannel& self, const std::vector<BoxMessage>& sends,
-                             const std::vector<BoxMessage>& recvs, const char* name) {
-  const Call call = make_call(static_cast<int>(DType::uint8), name);
-  std::vector<Outgoing> outgoing;
-  std::vector<Incoming> incoming;
-  for (const BoxMessage& box : sends) {
-    const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
-    outgoing.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
-  }
-  for (const BoxMessage& box : recvs) {
-    const auto& [peer, dtype, memory, bytes, run_bytes, dims] = box;
-    incoming.push_back({peer, static_cast<DType>(dtype), pointer(memory), bytes, runs_of(box)});
-  }
-  return run([&] { return exchange(self.channel, call, outgoing, incoming); });
-}
-
 nb::object py_barrier(PythonChannel& self, const char* name) {
   const Call call = make_call(static_cast<int>(DType::uint8), name);
   return run([&] { return barrier(self.channel, call); });
@@ -406,7 +380,6 @@ void bind_channel(nb::module_& module) {
       .def("reduce_scatterv", &py_reduce_scatterv)
       .def("alltoallv", &py_alltoallv)
       .def("exchange", &py_exchange)
-      .def("exchange_boxes", &py_exchange_boxes)
       .def("barrier", &py_barrier)
       .def("revoke", [](PythonChannel& self) { self.channel.revoke(); })
       .def("close", [](PythonChannel& self) {

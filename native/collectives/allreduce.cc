@@ -1,15 +1,15 @@
 // All-reduce, in three ways:
 //
 //   inlined  1 meeting;       every member reduces all postings
-//   staged   2 + n meetings;  each member reduces its own part of a chunk, and shows the result to
-//   the others:
+//   staged   2 + n meetings;  each member reduces its own part of a chunk, and shows the result
+//                             to the others:
 //
-//            chunk of member 0:  [ mine | to 1 | to 2 ]      staged: what the others reduce
-//                     member 1:  [ to 0 | mine | to 2 ]      not staged: what the member reduces
-//                     itself member 2:  [ to 0 | to 1 | mine ]
+//            chunk of member 0:  [ mine | to 1 | to 2 ]      to r: staged, member r reduces it
+//                     member 1:  [ to 0 | mine | to 2 ]      mine: not staged, reduced in place
+//                     member 2:  [ to 0 | to 1 | mine ]
 //
-//   shared   2 meetings;      each member reduces its own part of the arrays in place and writes it
-//   to all
+//   shared   2 meetings;      each member reduces its own part of the arrays in place and writes
+//                             it to all
 #include <algorithm>
 #include <vector>
 

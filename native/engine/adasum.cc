@@ -1,72 +1,28 @@
 #include "engine/adasum.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
-#include "half.h"
+#include "kernels.h"
 
 namespace kadril {
 namespace {
 
-double widened(float16 value) { return widen(value); }
-double widened(bfloat16 value) { return widen(value); }
-double widened(float value) { return value; }
-double widened(double value) { return value; }
-
-void round_to(float16& target, double value) { narrow(static_cast<float>(value), target); }
-void round_to(bfloat16& target, double value) { narrow(static_cast<float>(value), target); }
-void round_to(float& target, double value) { target = static_cast<float>(value); }
-void round_to(double& target, double value) { target = value; }
-
-// The products are sums of many terms, so they are taken in float64 whatever the elements are.
-template <typename Element>
-void combine(Element* target, const Element* a, const Element* b, uint64_t count) {
-  double ab = 0, aa = 0, bb = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    const double x = widened(a[i]), y = widened(b[i]);
-    ab += x * y;
-    aa += x * x;
-    bb += y * y;
-  }
-  const double a_share = aa > 0 ? 1 - ab / (2 * aa) : 1;
-  const double b_share = bb > 0 ? 1 - ab / (2 * bb) : 1;
-  for (uint64_t i = 0; i < count; ++i) {
-    round_to(target[i], a_share * widened(a[i]) + b_share * widened(b[i]));
-  }
-}
-
-template <typename Element>
-void combine_all(void* buffer, const void* other, bool other_is_left,
+// Combine vectors one after the other, each with its own coefficients; the left one is `a`.
+void combine_all(DType dtype, void* buffer, const void* other, bool other_is_left,
                  std::span<const uint64_t> counts) {
-  auto mine = static_cast<Element*>(buffer);
-  auto theirs = static_cast<const Element*>(other);
+  auto mine = static_cast<std::byte*>(buffer);
+  auto theirs = static_cast<const std::byte*>(other);
   for (const uint64_t count : counts) {
-    combine(mine, other_is_left ? theirs : mine, other_is_left ? mine : theirs, count);
-    mine += count;
-    theirs += count;
-  }
-}
-
-void combine_as(DType dtype, void* buffer, const void* other, bool other_is_left,
-                std::span<const uint64_t> counts) {
-  switch (dtype) {
-    case DType::float16:
-      return combine_all<float16>(buffer, other, other_is_left, counts);
-    case DType::bfloat16:
-      return combine_all<bfloat16>(buffer, other, other_is_left, counts);
-    case DType::float32:
-      return combine_all<float>(buffer, other, other_is_left, counts);
-    default:
-      return combine_all<double>(buffer, other, other_is_left, counts);
+    combine_adasum(dtype, mine, other_is_left ? theirs : mine, other_is_left ? mine : theirs,
+                   count);
+    mine += count * size_of(dtype);
+    theirs += count * size_of(dtype);
   }
 }
 
 }  // namespace
-
-bool supports_adasum(DType dtype) {
-  return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 ||
-         dtype == DType::float64;
-}
 
 Error adasum(Lane& lane, const Call& call, void* buffer, void* other,
              std::span<const uint64_t> counts) {
@@ -92,7 +48,7 @@ Error adasum(Lane& lane, const Call& call, void* buffer, void* other,
       if (me - left < num_right) sends.push_back({right + (me - left), call.dtype, buffer, bytes});
     }
     if (auto error = lane.exchange(call, sends, recvs)) return error;
-    if (num_right > 0) combine_as(call.dtype, buffer, other, is_right, counts);
+    if (num_right > 0) combine_all(call.dtype, buffer, other, is_right, counts);
   }
   return nullptr;
 }

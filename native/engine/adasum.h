@@ -21,8 +21,6 @@
 
 namespace kadril {
 
-bool supports_adasum(DType dtype);
-
 // In place on `buffer`, which holds vectors of `counts` elements one after the other; each has its
 // own coefficients. `other` has room for as many.
 Error adasum(Lane& lane, const Call& call, void* buffer, void* other,

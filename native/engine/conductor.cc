@@ -53,8 +53,8 @@ void fail_request(Request& request, const Failure& failure) {
   } else if (failure.reason == Reason::foreign) {
     own->detail = request.descriptor.text();
   }
-  request.ticket->finish(std::move(own));
-  request.ticket->wake();
+  request.completion->finish(std::move(own));
+  request.completion->wake();
 }
 
 }  // namespace
@@ -63,9 +63,9 @@ Conductor::Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Repor
     : options_(std::move(options)),
       report_(std::move(report)),
       lane_(std::move(lane)),
-      audience_(std::make_shared<Audience>(*lane_, options_.submitters)),
+      waiters_(std::make_shared<Waiters>(*lane_, options_.submitters)),
       ledger_(lane_->size(), lane_->me(), options_.cache_capacity),
-      performer_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
+      executor_(*lane_, options_.fusion, [this](Request& request) { forget_name(request); }),
       waiting_since_(Clock::now()),
       messages_(static_cast<size_t>(lane_->size())) {
   lane_->set_late_hook([this](const std::vector<int>& members, bool stopped, double elapsed) {
@@ -96,7 +96,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
                                        " was asked for while an earlier one of that name is under"
                                        " way; wait for it, or use another name");
     }
-    request->ticket->audience = audience_;
+    request->completion->waiters = waiters_;
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
@@ -110,7 +110,7 @@ void Conductor::close() {
     const std::lock_guard lock(mutex_);
     if (is_closing_.exchange(true)) return;
   }
-  audience_->dismiss();
+  waiters_->dismiss();
   lane_->bell().ring();
   // It may be in a call that waits for others: most often it is not, and gets a moment to see.
   for (int i = 0; !has_ended_.load(); ++i) {
@@ -179,8 +179,8 @@ double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point no
   double seconds = std::min(1.0, options_.patience);
   if (options_.stall_warning > 0) seconds = std::min(seconds, options_.stall_warning);
   if (has_said_stuck_) return seconds;
-  const auto stuck_from = audience_->stuck_from();
-  if (stuck_from == Audience::no_time) return seconds;
+  const auto stuck_from = waiters_->stuck_from();
+  if (stuck_from == Waiters::no_time) return seconds;
   return std::min(seconds, seconds_between(now, stuck_from));
 }
 
@@ -188,7 +188,7 @@ double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point no
 // much as one for the first of them. Yielding, since whoever asks may need this very core.
 void Conductor::linger(uint32_t cycle) {
   const auto start = Clock::now();
-  while (audience_->size() == 0 && !is_closing_ && !lane_->bell().is_asked_for(cycle) &&
+  while (waiters_->size() == 0 && !is_closing_ && !lane_->bell().is_asked_for(cycle) &&
          seconds_between(start, Clock::now()) < linger_seconds) {
     sched_yield();
   }
@@ -253,8 +253,8 @@ std::vector<std::byte> Conductor::next_message() {
   has_said_stuck_ = false;
   if (!requests.empty()) {
     ledger_.write(std::move(requests), message);
-  } else if (audience_->stuck_from() <= Clock::now()) {
-    ledger_.write_stuck(audience_->first_blocked_on(), message);
+  } else if (waiters_->stuck_from() <= Clock::now()) {
+    ledger_.write_stuck(waiters_->first_blocked_on(), message);
     has_said_stuck_ = !message.empty();
   }
   return message;
@@ -280,7 +280,7 @@ Error Conductor::cycle() {
   waiting_since_ = Clock::now();
   next_warning_ = 0;
   has_warned_of_clashes_ = false;
-  if (auto error = performer_.perform(ready, events.get())) {
+  if (auto error = executor_.run(ready, events.get())) {
     fail_unserved(ready, *error);
     return error;
   }
@@ -298,9 +298,9 @@ void Conductor::end_deadlock() {
     own->calls[static_cast<size_t>(me())] =
         request->descriptor.verb == Verb::join ? "join()" : request->descriptor.text_with_site();
     forget_name(*request);
-    request->ticket->finish(std::move(own));
+    request->completion->finish(std::move(own));
   }
-  for (const auto& request : requests) request->ticket->wake();
+  for (const auto& request : requests) request->completion->wake();
   waiting_since_ = Clock::now();
   next_warning_ = 0;
 }
@@ -348,7 +348,7 @@ void Conductor::forget_name(Request& request) {
 
 void Conductor::fail_unserved(std::vector<Agreement>& agreements, const Failure& failure) {
   for (Agreement& agreement : agreements) {
-    if (!agreement.mine || agreement.mine->ticket->is_done()) continue;
+    if (!agreement.mine || agreement.mine->completion->is_done()) continue;
     forget_name(*agreement.mine);
     fail_request(*agreement.mine, failure);
   }

@@ -1,13 +1,13 @@
 // The conductor of one process set: takes named requests in any order, finds out what all members
-// have asked for, and has it performed. Each set has its own thread, so that a slow set holds up no
+// have asked for, and has it run. Each set has its own thread, so that a slow set holds up no
 // other.
 //
-//     callers            the conductor's thread                        other members
-//     submit() --inbox-->  sleep on the bell until there is work
-//                          cycle: exchange messages of what is new  <------------>
-//                                 ledger: what is ready everywhere
-//                                 performer: serve it               <------------>
-//     ticket   <---------         finish the tickets
+//     callers              the conductor's thread                        other members
+//     submit() --inbox-->    sleep on the bell until there is work
+//                            cycle: exchange messages of what is new  <------------>
+//                                   ledger: what is ready everywhere
+//                                   executor: run it                  <------------>
+//     completion   <-----           finish the completions
 //
 // A member comes to a cycle when it has something new, or when it waits for something and another
 // member comes. A member that has asked for nothing is not disturbed: the others wait for it inside
@@ -28,7 +28,7 @@
 //                                            deadlock: all requests fail as a mismatch, on all
 //
 // A submitter is blocked when it has slept for a while on a request of this set that is not done;
-// see `Audience::stuck_from`. A member says that it is stuck in each of its messages without news,
+// see `Waiters::stuck_from`. A member says that it is stuck in each of its messages without news,
 // and comes to a cycle once to say so. So it is the last one to get stuck that finds all others
 // stuck. Of members that may still compute, wait for another set, or poll, nothing is known: for
 // them there is patience.
@@ -43,9 +43,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/executor.h"
 #include "engine/lane.h"
 #include "engine/ledger.h"
-#include "engine/performer.h"
 #include "engine/timeline.h"
 #include "fork_mark.h"
 
@@ -68,7 +68,7 @@ class Conductor final {
   Conductor(std::unique_ptr<Lane> lane, ConductorOptions options, Reporter report);
   ~Conductor();
 
-  // Take a request; it is done when its ticket is. Misuse is an error here and now.
+  // Take a request; it is done when its completion is. Misuse is an error here and now.
   Error submit(std::unique_ptr<Request> request);
 
   // Leave the set. Requests under way fail.
@@ -107,9 +107,9 @@ class Conductor final {
   const Reporter report_;
   const ForkMark fork_mark_;
   std::unique_ptr<Lane> lane_;
-  const std::shared_ptr<Audience> audience_;
+  const std::shared_ptr<Waiters> waiters_;
   Ledger ledger_;
-  Performer performer_;
+  Executor executor_;
 
   std::mutex mutex_;  // guards the five below
   std::vector<std::unique_ptr<Request>> inbox_;

@@ -66,12 +66,12 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
   for (const auto& request : sent_) writer.descriptor(request->descriptor);
 }
 
-void Ledger::write_stuck(const Ticket* ticket, std::vector<std::byte>& message) const {
+void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& message) const {
   const LedgerEntry* found = nullptr;
   for (const auto& entry : entries_) {
-    if (entry && entry->mine && entry->mine->ticket.get() == ticket) found = entry.get();
+    if (entry && entry->mine && entry->mine->completion.get() == completion) found = entry.get();
   }
-  const bool is_join = join_ && join_->ticket.get() == ticket;
+  const bool is_join = join_ && join_->completion.get() == completion;
   if (!found && !is_join) return;
   Writer writer(message);
   writer.number(uint32_t{0});
@@ -216,7 +216,7 @@ void Ledger::settle_joins(std::vector<Agreement>& ready) {
   if (join_) {
     Agreement agreement;
     agreement.mine = std::move(join_);
-    agreement.mine->ticket->last_joined = last_joined_;
+    agreement.mine->completion->last_joined = last_joined_;
     ready.push_back(std::move(agreement));
   }
   joined_.assign(joined_.size(), false);

@@ -44,8 +44,8 @@ class Ledger {
   void write(std::vector<std::unique_ptr<Request>> requests, std::vector<std::byte>& message);
 
   // Write the message by which the others learn that this member is stuck: that it asks for nothing
-  // more before the request of this ticket is done. Nothing where there is no such request.
-  void write_stuck(const Ticket* ticket, std::vector<std::byte>& message) const;
+  // more before the request of this completion is done. Nothing where there is no such request.
+  void write_stuck(const Completion* completion, std::vector<std::byte>& message) const;
 
   // Read the messages of all members, the own included, and append what has become ready. False
   // where a message makes no sense.

@@ -1,11 +1,11 @@
-// A request: a descriptor with the caller's memory and the ticket it gets for it.
+// A request: a descriptor with the caller's memory and the completion it gets for it.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "engine/completion.h"
 #include "engine/descriptor.h"
-#include "engine/ticket.h"
 
 namespace kadril {
 
@@ -18,7 +18,7 @@ struct Memory {
 struct Request {
   Descriptor descriptor;
   std::vector<Memory> memory;  // one for each piece
-  std::shared_ptr<Ticket> ticket;
+  std::shared_ptr<Completion> completion;
   Clock::time_point submitted = Clock::now();
 };
 

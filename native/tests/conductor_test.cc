@@ -59,12 +59,12 @@ std::unique_ptr<Request> sum_of(const std::string& name, std::vector<float>& val
   request->descriptor.name = name;
   request->descriptor.pieces.push_back({DType::float32, {values.size()}});
   request->memory.push_back({values.data(), values.data()});
-  request->ticket = std::make_shared<Ticket>();
+  request->completion = std::make_shared<Completion>();
   return request;
 }
 
-void await(Ticket& ticket) {
-  while (!ticket.wait(10)) {
+void await(Completion& completion) {
+  while (!completion.wait(10)) {
   }
 }
 
@@ -81,15 +81,15 @@ void test_any_order(int size) {
         order.push_back(i);
       }
       std::shuffle(order.begin(), order.end(), random);
-      std::vector<std::shared_ptr<Ticket>> tickets;
+      std::vector<std::shared_ptr<Completion>> completions;
       for (const size_t i : order) {
         auto request = sum_of("tensor" + std::to_string(i), tensors[i]);
-        tickets.push_back(request->ticket);
+        completions.push_back(request->completion);
         CHECK_OK(conductor.submit(std::move(request)));
       }
-      for (const auto& ticket : tickets) {
-        await(*ticket);
-        CHECK(!ticket->failure());
+      for (const auto& completion : completions) {
+        await(*completion);
+        CHECK(!completion->failure());
       }
       const auto sum = static_cast<float>(size * (size + 1) / 2);
       for (const auto& tensor : tensors) {
@@ -103,12 +103,12 @@ void test_a_name_in_use_is_refused() {
   std::vector<float> values(4), again(4), theirs(4);  // outlive who may write to them
   Party party(2);
   auto request = sum_of("x", values);
-  auto ticket = request->ticket;
+  auto completion = request->completion;
   CHECK_OK(party.conductors[0]->submit(std::move(request)));
   const auto error = party.conductors[0]->submit(sum_of("x", again));
   CHECK(error && error->reason == Reason::invalid);
   CHECK_OK(party.conductors[1]->submit(sum_of("x", theirs)));
-  await(*ticket);
+  await(*completion);
   auto next = sum_of("x", again);
   CHECK_OK(party.conductors[0]->submit(std::move(next)));
 }
@@ -117,18 +117,18 @@ void test_closing_fails_what_is_under_way() {
   std::vector<float> values(4), others(4);
   Party party(2);
   auto request = sum_of("x", values);
-  auto ticket = request->ticket;
+  auto completion = request->completion;
   CHECK_OK(party.conductors[0]->submit(std::move(request)));
   party.conductors[0]->close();
-  CHECK(ticket->is_done() && ticket->failure()->reason == Reason::closed);
+  CHECK(completion->is_done() && completion->failure()->reason == Reason::closed);
   auto late = sum_of("x", others);
-  auto late_ticket = late->ticket;
+  auto late_completion = late->completion;
   if (auto error = party.conductors[1]->submit(std::move(late))) {
     CHECK(error->reason == Reason::peer_left);
   } else {
-    await(*late_ticket);
-    CHECK(late_ticket->failure()->reason == Reason::peer_left);
-    CHECK(late_ticket->failure()->member == 0);
+    await(*late_completion);
+    CHECK(late_completion->failure()->reason == Reason::peer_left);
+    CHECK(late_completion->failure()->member == 0);
   }
 }
 
@@ -137,21 +137,21 @@ void test_who_waits_in_vain_is_told_and_gives_up() {
   Party party(2, 0.5);
   auto first = sum_of("x", x);
   auto second = sum_of("y", y);
-  auto first_ticket = first->ticket;
-  auto second_ticket = second->ticket;
+  auto first_completion = first->completion;
+  auto second_completion = second->completion;
   CHECK_OK(party.conductors[0]->submit(std::move(first)));
   CHECK_OK(party.conductors[1]->submit(std::move(second)));
-  await(*first_ticket);
-  await(*second_ticket);
-  CHECK(first_ticket->failure()->reason == Reason::stalled);
-  CHECK(second_ticket->failure()->reason == Reason::stalled);
+  await(*first_completion);
+  await(*second_completion);
+  CHECK(first_completion->failure()->reason == Reason::stalled);
+  CHECK(second_completion->failure()->reason == Reason::stalled);
   CHECK(party.has_report("name='x'"));
   CHECK(party.has_report("not by rank(s) 1"));
 }
 
 // Sleep as a rank does that has nothing else to do.
-void block(Ticket& ticket, int num_threads) {
-  while (!ticket.wait(0.05) && !ticket.wait_blocked(10, num_threads)) {
+void block(Completion& completion, int num_threads) {
+  while (!completion.wait(0.05) && !completion.wait_blocked(10, num_threads)) {
   }
 }
 
@@ -162,21 +162,21 @@ void test_a_deadlock_is_told_to_all(int size) {
       std::vector<float> values(4), async(4), common(4);
       auto request = sum_of("only " + std::to_string(conductor.me()), values);
       auto other = sum_of("async " + std::to_string(conductor.me()), async);
-      auto ticket = request->ticket;
-      auto other_ticket = other->ticket;
+      auto completion = request->completion;
+      auto other_completion = other->completion;
       CHECK_OK(conductor.submit(std::move(other)));
       CHECK_OK(conductor.submit(std::move(request)));
-      block(*ticket, 1);
-      CHECK(ticket->failure()->reason == Reason::mismatch);
-      CHECK(other_ticket->is_done() && other_ticket->failure()->reason == Reason::mismatch);
-      CHECK(static_cast<int>(ticket->failure()->calls.size()) == size);
-      CHECK(ticket->failure()->calls[0].find("name='only 0'") != std::string::npos);
+      block(*completion, 1);
+      CHECK(completion->failure()->reason == Reason::mismatch);
+      CHECK(other_completion->is_done() && other_completion->failure()->reason == Reason::mismatch);
+      CHECK(static_cast<int>(completion->failure()->calls.size()) == size);
+      CHECK(completion->failure()->calls[0].find("name='only 0'") != std::string::npos);
       CHECK(static_cast<int>(conductor.num_deadlocks()) == round + 1);
       auto next = sum_of("common", common);
-      auto next_ticket = next->ticket;
+      auto next_completion = next->completion;
       CHECK_OK(conductor.submit(std::move(next)));
-      await(*next_ticket);
-      CHECK(!next_ticket->failure());
+      await(*next_completion);
+      CHECK(!next_completion->failure());
     }
   });
 }
@@ -189,10 +189,10 @@ void test_a_second_thread_is_waited_for(bool has_submitted) {
     const auto serve = [&](const std::string& name, auto wait) {
       std::vector<float> values(4, 1);
       auto request = sum_of(name, values);
-      auto ticket = request->ticket;
+      auto completion = request->completion;
       CHECK_OK(conductor.submit(std::move(request)));
-      wait(*ticket);
-      CHECK(!ticket->failure() && values[3] == 2);
+      wait(*completion);
+      CHECK(!completion->failure() && values[3] == 2);
     };
     std::atomic<bool> is_ready{!has_submitted};
     std::thread second([&] {
@@ -203,7 +203,7 @@ void test_a_second_thread_is_waited_for(bool has_submitted) {
     });
     while (!is_ready) std::this_thread::yield();
     serve(conductor.me() == 0 ? "x" : "y",
-          [&](Ticket& ticket) { block(ticket, has_submitted ? 1 : 2); });
+          [&](Completion& completion) { block(completion, has_submitted ? 1 : 2); });
     second.join();
     CHECK(conductor.num_deadlocks() == 0);
   });
@@ -219,10 +219,10 @@ void test_many_submitters() {
         for (int i = 0; i < 200; ++i) {
           std::vector<float> values(8, 1);
           auto request = sum_of(std::to_string(part) + "." + std::to_string(i), values);
-          auto ticket = request->ticket;
+          auto completion = request->completion;
           CHECK_OK(conductor.submit(std::move(request)));
-          await(*ticket);
-          CHECK(!ticket->failure() && values[7] == 2);
+          await(*completion);
+          CHECK(!completion->failure() && values[7] == 2);
         }
       });
     }

@@ -21,7 +21,7 @@ std::unique_ptr<Request> request(Verb verb, const std::string& name,
   if (verb != Verb::join && verb != Verb::barrier) {
     made->descriptor.pieces.push_back({DType::float32, std::move(dims)});
   }
-  made->ticket = std::make_shared<Ticket>();
+  made->completion = std::make_shared<Completion>();
   return made;
 }
 
@@ -35,15 +35,15 @@ class Members {
     outbox_.resize(static_cast<size_t>(size));
   }
 
-  // Gives the ticket.
-  const Ticket* ask(int member, std::unique_ptr<Request> made) {
-    const Ticket* ticket = made->ticket.get();
+  // Gives the completion.
+  const Completion* ask(int member, std::unique_ptr<Request> made) {
+    const Completion* completion = made->completion.get();
     outbox_[static_cast<size_t>(member)].push_back(std::move(made));
-    return ticket;
+    return completion;
   }
 
   // In the next cycle the member says that it is stuck on this.
-  void get_stuck(int member, const Ticket* ticket) { stuck_[member] = ticket; }
+  void get_stuck(int member, const Completion* completion) { stuck_[member] = completion; }
 
   // One cycle; gives what each member finds ready, as text, and checks that all find the same.
   std::vector<std::string> cycle() {
@@ -80,7 +80,7 @@ class Members {
  private:
   std::vector<std::unique_ptr<Ledger>> ledgers_;
   std::vector<std::vector<std::unique_ptr<Request>>> outbox_;
-  std::map<int, const Ticket*> stuck_;
+  std::map<int, const Completion*> stuck_;
 };
 
 std::string key(const std::string& name) {
@@ -155,9 +155,9 @@ void test_a_deadlock_is_found_by_all() {
   Members members(3);
   auto unnamed = request(Verb::allgather, "noname.0");
   unnamed->descriptor.is_named = false;
-  const Ticket* reduce = members.ask(0, request(Verb::allreduce, "x"));
-  const Ticket* gather = members.ask(1, std::move(unnamed));
-  const Ticket* join = members.ask(2, request(Verb::join, "join"));
+  const Completion* reduce = members.ask(0, request(Verb::allreduce, "x"));
+  const Completion* gather = members.ask(1, std::move(unnamed));
+  const Completion* join = members.ask(2, request(Verb::join, "join"));
   CHECK(members.cycle().empty());
   members.get_stuck(0, reduce);
   members.get_stuck(1, gather);
@@ -165,7 +165,7 @@ void test_a_deadlock_is_found_by_all() {
   CHECK(!members.ledger(0).is_deadlocked());  // not all
   members.get_stuck(0, reduce);
   members.get_stuck(1, gather);
-  const Ticket* late = members.ask(2, request(Verb::allreduce, "late"));
+  const Completion* late = members.ask(2, request(Verb::allreduce, "late"));
   CHECK(members.cycle().empty());
   CHECK(!members.ledger(0).is_deadlocked());  // something new
   members.get_stuck(0, reduce);
@@ -180,10 +180,11 @@ void test_a_deadlock_is_found_by_all() {
   for (int me = 0; me < 3; ++me) {
     const auto requests = members.ledger(me).dissolve();
     CHECK(requests.size() == num_requests[me] && !members.ledger(me).has_pending());
-    if (me == 2) CHECK(requests[0]->ticket.get() == late || requests[1]->ticket.get() == late);
+    if (me == 2)
+      CHECK(requests[0]->completion.get() == late || requests[1]->completion.get() == late);
   }
   // What one is stuck on comes in the message of another, which is read before.
-  const Ticket* again = members.ask(2, request(Verb::allreduce, "again"));
+  const Completion* again = members.ask(2, request(Verb::allreduce, "again"));
   members.ask(1, request(Verb::allreduce, "again"));
   CHECK(members.cycle().empty());
   members.get_stuck(2, again);

@@ -1,4 +1,4 @@
-#include "engine/ticket.h"
+#include "engine/completion.h"
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ constexpr std::chrono::seconds long_grace{10};
 
 }  // namespace
 
-void Audience::enter() {
+void Waiters::enter() {
   size_.fetch_add(1);
   const std::lock_guard lock(mutex_);
   if (!lane_) return;
@@ -23,75 +23,76 @@ void Audience::enter() {
   lane_->bell().ring();
 }
 
-void Audience::leave() {
+void Waiters::leave() {
   if (size_.fetch_sub(1) > 1) return;
   const std::lock_guard lock(mutex_);
   if (lane_) lane_->set_urgent(size_.load() > 0);
 }
 
-void Audience::dismiss() {
+void Waiters::dismiss() {
   const std::lock_guard lock(mutex_);
   lane_ = nullptr;
 }
 
-void Audience::block(const Ticket& ticket, int num_threads) {
+void Waiters::block(const Completion& completion, int num_threads) {
   const std::lock_guard lock(mutex_);
   // A thread that never submits may sleep or not: what comes does not depend on it.
   if (!submitters_->has_this_thread()) return;
-  blocked_.push_back({&ticket, num_threads, Clock::now()});
+  blocked_.push_back({&completion, num_threads, Clock::now()});
   if (lane_) lane_->bell().ring();
 }
 
-void Audience::unblock(const Ticket& ticket) {
+void Waiters::unblock(const Completion& completion) {
   const std::lock_guard lock(mutex_);
-  const auto mine = std::find_if(blocked_.begin(), blocked_.end(),
-                                 [&](const Blocked& each) { return each.ticket == &ticket; });
+  const auto mine = std::find_if(blocked_.begin(), blocked_.end(), [&](const Blocked& each) {
+    return each.completion == &completion;
+  });
   if (mine != blocked_.end()) blocked_.erase(mine);
 }
 
-Clock::time_point Audience::stuck_from() const {
+Clock::time_point Waiters::stuck_from() const {
   const std::lock_guard lock(mutex_);
   const int num_submitters = submitters_->size();
   if (blocked_.empty() || static_cast<int>(blocked_.size()) != num_submitters) return no_time;
   Clock::time_point last{};
   bool knows_all = true;
   for (const Blocked& each : blocked_) {
-    if (each.ticket->is_done()) return no_time;  // it wakes up
+    if (each.completion->is_done()) return no_time;  // it wakes up
     last = std::max(last, each.since);
     knows_all &= each.num_threads <= num_submitters;
   }
   return last + (knows_all ? Clock::duration(short_grace) : Clock::duration(long_grace));
 }
 
-const Ticket* Audience::first_blocked_on() const {
+const Completion* Waiters::first_blocked_on() const {
   const std::lock_guard lock(mutex_);
-  return blocked_.empty() ? nullptr : blocked_.front().ticket;
+  return blocked_.empty() ? nullptr : blocked_.front().completion;
 }
 
-bool Ticket::wait(double seconds) {
+bool Completion::wait(double seconds) {
   if (is_done()) return true;
   num_waiters_.fetch_add(1, std::memory_order_seq_cst);
-  if (audience) audience->enter();
+  if (waiters) waiters->enter();
   if (state_.load(std::memory_order_seq_cst) == 0) futex_wait(state_, 0, seconds);
-  if (audience) audience->leave();
+  if (waiters) waiters->leave();
   num_waiters_.fetch_sub(1, std::memory_order_relaxed);
   return is_done();
 }
 
-bool Ticket::wait_blocked(double seconds, int num_threads) {
-  if (!audience) return wait(seconds);
-  audience->block(*this, num_threads);
+bool Completion::wait_blocked(double seconds, int num_threads) {
+  if (!waiters) return wait(seconds);
+  waiters->block(*this, num_threads);
   const bool done = wait(seconds);
-  audience->unblock(*this);
+  waiters->unblock(*this);
   return done;
 }
 
-void Ticket::finish(std::shared_ptr<const Failure> failure) {
+void Completion::finish(std::shared_ptr<const Failure> failure) {
   failure_ = std::move(failure);
   state_.store(1, std::memory_order_seq_cst);
 }
 
-void Ticket::wake() {
+void Completion::wake() {
   if (num_waiters_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
   if (callback) callback(*this);
 }

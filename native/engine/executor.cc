@@ -1,19 +1,17 @@
-#include "engine/performer.h"
+#include "engine/executor.h"
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include "copy.h"
 #include "engine/adasum.h"
+#include "kernels.h"
 
 namespace kadril {
 namespace {
 
 constexpr size_t max_open_batches = 16;
-
-bool is_integer(DType dtype) { return dtype >= DType::uint8 && dtype <= DType::int64; }
 
 // Members that a mean is taken over; the joined ones count too.
 Scale mean_scale(Reduction reduction, Scale scale, DType dtype, int num_members) {
@@ -25,153 +23,6 @@ Scale mean_scale(Reduction reduction, Scale scale, DType dtype, int num_members)
 // Narrow integers are averaged in int64, which no sum of them overflows.
 bool is_narrow_average(Reduction reduction, DType dtype) {
   return reduction == Reduction::average && is_integer(dtype) && size_of(dtype) < sizeof(int64_t);
-}
-
-template <typename Integer>
-void widen_as(const void* source, int64_t* target, uint64_t count) {
-  std::copy_n(static_cast<const Integer*>(source), count, target);
-}
-
-template <typename Integer>
-void narrow_as(const int64_t* source, void* target, uint64_t count) {
-  std::transform(source, source + count, static_cast<Integer*>(target),
-                 [](int64_t value) { return static_cast<Integer>(value); });
-}
-
-void widen(DType dtype, const void* source, int64_t* target, uint64_t count) {
-  switch (dtype) {
-    case DType::uint8:
-      return widen_as<uint8_t>(source, target, count);
-    case DType::int8:
-      return widen_as<int8_t>(source, target, count);
-    case DType::uint16:
-      return widen_as<uint16_t>(source, target, count);
-    case DType::int16:
-      return widen_as<int16_t>(source, target, count);
-    case DType::uint32:
-      return widen_as<uint32_t>(source, target, count);
-    default:
-      return widen_as<int32_t>(source, target, count);
-  }
-}
-
-void narrow(DType dtype, const int64_t* source, void* target, uint64_t count) {
-  switch (dtype) {
-    case DType::uint8:
-      return narrow_as<uint8_t>(source, target, count);
-    case DType::int8:
-      return narrow_as<int8_t>(source, target, count);
-    case DType::uint16:
-      return narrow_as<uint16_t>(source, target, count);
-    case DType::int16:
-      return narrow_as<int16_t>(source, target, count);
-    case DType::uint32:
-      return narrow_as<uint32_t>(source, target, count);
-    default:
-      return narrow_as<int32_t>(source, target, count);
-  }
-}
-
-template <typename Integer>
-void divide(void* memory, uint64_t count, int divisor) {
-  auto values = static_cast<Integer*>(memory);
-  for (uint64_t i = 0; i < count; ++i) {
-    values[i] = static_cast<Integer>(
-        values[i] /
-        static_cast<std::conditional_t<std::is_signed_v<Integer>, int64_t, uint64_t>>(divisor));
-  }
-}
-
-void divide_integers(DType dtype, void* memory, uint64_t count, int divisor) {
-  switch (dtype) {
-    case DType::uint8:
-      return divide<uint8_t>(memory, count, divisor);
-    case DType::int8:
-      return divide<int8_t>(memory, count, divisor);
-    case DType::uint16:
-      return divide<uint16_t>(memory, count, divisor);
-    case DType::int16:
-      return divide<int16_t>(memory, count, divisor);
-    case DType::uint32:
-      return divide<uint32_t>(memory, count, divisor);
-    case DType::int32:
-      return divide<int32_t>(memory, count, divisor);
-    case DType::uint64:
-      return divide<uint64_t>(memory, count, divisor);
-    case DType::int64:
-      return divide<int64_t>(memory, count, divisor);
-    default:
-      return;
-  }
-}
-
-template <typename Value>
-void fill(void* memory, uint64_t count, Value value) {
-  std::fill_n(static_cast<Value*>(memory), count, value);
-}
-
-template <typename Integer>
-void fill_neutral_integer(Op op, void* memory, uint64_t count) {
-  using Limits = std::numeric_limits<Integer>;
-  fill<Integer>(memory, count,
-                op == Op::min   ? Limits::max()
-                : op == Op::max ? Limits::lowest()
-                                : static_cast<Integer>(op == Op::product));
-}
-
-template <typename Bits>
-void fill_neutral_bits(Op op, void* memory, uint64_t count, Bits one, Bits infinity, Bits sign) {
-  fill<Bits>(memory, count,
-             op == Op::min       ? infinity
-             : op == Op::max     ? static_cast<Bits>(infinity | sign)
-             : op == Op::product ? one
-                                 : Bits{0});
-}
-
-// What a member that has joined gives: it changes nothing.
-void fill_neutral(DType dtype, Op op, void* memory, uint64_t count) {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  switch (dtype) {
-    case DType::boolean:
-      return fill<uint8_t>(memory, count, op == Op::min || op == Op::product);
-    case DType::uint8:
-      return fill_neutral_integer<uint8_t>(op, memory, count);
-    case DType::int8:
-      return fill_neutral_integer<int8_t>(op, memory, count);
-    case DType::uint16:
-      return fill_neutral_integer<uint16_t>(op, memory, count);
-    case DType::int16:
-      return fill_neutral_integer<int16_t>(op, memory, count);
-    case DType::uint32:
-      return fill_neutral_integer<uint32_t>(op, memory, count);
-    case DType::int32:
-      return fill_neutral_integer<int32_t>(op, memory, count);
-    case DType::uint64:
-      return fill_neutral_integer<uint64_t>(op, memory, count);
-    case DType::int64:
-      return fill_neutral_integer<int64_t>(op, memory, count);
-    case DType::float16:
-      return fill_neutral_bits<uint16_t>(op, memory, count, 0x3c00, 0x7c00, 0x8000);
-    case DType::bfloat16:
-      return fill_neutral_bits<uint16_t>(op, memory, count, 0x3f80, 0x7f80, 0x8000);
-    case DType::float32:
-      return fill<float>(memory, count,
-                         op == Op::min   ? infinity
-                         : op == Op::max ? -infinity
-                                         : static_cast<float>(op == Op::product));
-    case DType::float64:
-      return fill<double>(memory, count,
-                          op == Op::min   ? infinity
-                          : op == Op::max ? -infinity
-                                          : static_cast<double>(op == Op::product));
-    case DType::complex64:
-    case DType::complex128:
-      std::memset(memory, 0, count * size_of(dtype));
-      for (uint64_t i = 0; op == Op::product && i < count; ++i) {
-        if (dtype == DType::complex64) static_cast<float*>(memory)[2 * i] = 1;
-        if (dtype == DType::complex128) static_cast<double*>(memory)[2 * i] = 1;
-      }
-  }
 }
 
 Output make_output(DType dtype, std::vector<uint64_t> dims) {
@@ -191,10 +42,10 @@ bool is_fatal(const Failure& failure) {
 
 }  // namespace
 
-Performer::Performer(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish)
+Executor::Executor(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish)
     : lane_(lane), options_(options), before_finish_(std::move(before_finish)) {}
 
-Error Performer::perform(std::vector<Agreement>& agreements, Timeline* timeline) {
+Error Executor::run(std::vector<Agreement>& agreements, Timeline* timeline) {
   timeline_ = timeline;
   const auto agreed = Clock::now();
   batches_.clear();
@@ -225,7 +76,7 @@ Error Performer::perform(std::vector<Agreement>& agreements, Timeline* timeline)
     }
   }
   for (Agreement& agreement : agreements) {
-    if (agreement.mine && !agreement.mine->ticket->is_done()) {  // not served in a batch
+    if (agreement.mine && !agreement.mine->completion->is_done()) {  // not served in a batch
       const auto begin = Clock::now();
       if (auto error = run_single(agreement)) return error;
       if (timeline_) {
@@ -238,7 +89,7 @@ Error Performer::perform(std::vector<Agreement>& agreements, Timeline* timeline)
   return nullptr;
 }
 
-void Performer::add_to_batches(Agreement& agreement) {
+void Executor::add_to_batches(Agreement& agreement) {
   const Descriptor& descriptor = agreement.any();
   for (size_t i = 0; i < descriptor.pieces.size(); ++i) {
     const Piece& piece = descriptor.pieces[i];
@@ -252,7 +103,7 @@ void Performer::add_to_batches(Agreement& agreement) {
   if (agreement.num_unserved == 0) finish(agreement);
 }
 
-bool Performer::fits(const Batch& batch, const Descriptor& descriptor, const Slice& slice) const {
+bool Executor::fits(const Batch& batch, const Descriptor& descriptor, const Slice& slice) const {
   if (batch.verb != descriptor.verb || batch.bytes + slice.piece->bytes() > options_.threshold ||
       slice.piece->bytes() > options_.largest_piece ||
       batch.slices.front().piece->bytes() > options_.largest_piece) {
@@ -263,7 +114,7 @@ bool Performer::fits(const Batch& batch, const Descriptor& descriptor, const Sli
          batch.scale == descriptor.scale;
 }
 
-void Performer::add_slice(const Descriptor& descriptor, Slice slice) {
+void Executor::add_slice(const Descriptor& descriptor, Slice slice) {
   // Only a few kinds are open at a time, and the last one is the likeliest.
   const size_t oldest = batches_.size() > max_open_batches ? batches_.size() - max_open_batches : 0;
   ++slice.agreement->num_unserved;
@@ -278,7 +129,7 @@ void Performer::add_slice(const Descriptor& descriptor, Slice slice) {
   batches_.push_back(std::move(batch));
 }
 
-Call Performer::call_of(const Batch& batch) const {
+Call Executor::call_of(const Batch& batch) const {
   Call call;
   call.dtype = batch.dtype;
   call.op = op_of(batch.reduction);
@@ -289,7 +140,7 @@ Call Performer::call_of(const Batch& batch) const {
   return call;
 }
 
-Call Performer::call_of(const Descriptor& descriptor, const Piece& piece) const {
+Call Executor::call_of(const Descriptor& descriptor, const Piece& piece) const {
   Call call;
   call.dtype = piece.dtype;
   call.op = op_of(descriptor.reduction);
@@ -298,7 +149,7 @@ Call Performer::call_of(const Descriptor& descriptor, const Piece& piece) const 
   return call;
 }
 
-Error Performer::run_batch(Batch& batch) {
+Error Executor::run_batch(Batch& batch) {
   Error error;
   if (batch.verb == Verb::broadcast) {
     error = run_broadcast(batch);
@@ -319,7 +170,7 @@ Error Performer::run_batch(Batch& batch) {
   return nullptr;
 }
 
-Error Performer::run_allreduce(Batch& batch) {
+Error Executor::run_allreduce(Batch& batch) {
   Call call = call_of(batch);
   const size_t item = size_of(batch.dtype);
   Slice& first = batch.slices.front();
@@ -350,14 +201,14 @@ Error Performer::run_allreduce(Batch& batch) {
   return nullptr;
 }
 
-Error Performer::run_narrow_average(Batch& batch) {
+Error Executor::run_narrow_average(Batch& batch) {
   Call call = call_of(batch);
   call.dtype = DType::int64;
   auto buffer = static_cast<int64_t*>(lane_.scratch(call.count * sizeof(int64_t)));
   auto place = buffer;
   for (const Slice& slice : batch.slices) {
     if (slice.source) {
-      widen(batch.dtype, slice.source, place, slice.count);
+      widen_integers(batch.dtype, slice.source, place, slice.count);
     } else {
       std::fill_n(place, slice.count, 0);
     }
@@ -367,13 +218,13 @@ Error Performer::run_narrow_average(Batch& batch) {
   divide_integers(DType::int64, buffer, call.count, lane_.size());
   place = buffer;
   for (const Slice& slice : batch.slices) {
-    if (slice.source) narrow(batch.dtype, place, slice.target, slice.count);
+    if (slice.source) narrow_integers(batch.dtype, place, slice.target, slice.count);
     place += slice.count;
   }
   return nullptr;
 }
 
-Error Performer::run_adasum(Batch& batch) {
+Error Executor::run_adasum(Batch& batch) {
   Call call = call_of(batch);
   const size_t item = size_of(batch.dtype);
   auto buffer = static_cast<std::byte*>(lane_.scratch(2 * batch.bytes));
@@ -402,7 +253,7 @@ Error Performer::run_adasum(Batch& batch) {
   return nullptr;
 }
 
-Error Performer::run_broadcast(Batch& batch) {
+Error Executor::run_broadcast(Batch& batch) {
   Call call;
   call.dtype = DType::uint8;
   call.root = batch.root;
@@ -430,7 +281,7 @@ Error Performer::run_broadcast(Batch& batch) {
   return nullptr;
 }
 
-Error Performer::run_single(Agreement& agreement) {
+Error Executor::run_single(Agreement& agreement) {
   Error error;
   try {
     switch (agreement.any().verb) {
@@ -455,7 +306,7 @@ Error Performer::run_single(Agreement& agreement) {
   return nullptr;
 }
 
-Error Performer::run_allgather(Agreement& agreement) {
+Error Executor::run_allgather(Agreement& agreement) {
   const LedgerEntry& entry = *agreement.entry;
   const auto size = static_cast<size_t>(lane_.size());
   const Descriptor& mine = agreement.mine->descriptor;
@@ -473,15 +324,15 @@ Error Performer::run_allgather(Agreement& agreement) {
             lane_.allgatherv(call, agreement.mine->memory[i].source, output.memory.get(), counts)) {
       return error;
     }
-    agreement.mine->ticket->outputs.push_back(std::move(output));
+    agreement.mine->completion->outputs.push_back(std::move(output));
     for (size_t member = 0; member < size; ++member) {
-      agreement.mine->ticket->received_splits.push_back(entry.said[member].pieces[i].dims[0]);
+      agreement.mine->completion->received_splits.push_back(entry.said[member].pieces[i].dims[0]);
     }
   }
   return nullptr;
 }
 
-Error Performer::run_alltoall(Agreement& agreement) {
+Error Executor::run_alltoall(Agreement& agreement) {
   const LedgerEntry& entry = *agreement.entry;
   const auto size = static_cast<size_t>(lane_.size());
   const Descriptor& mine = agreement.mine->descriptor;
@@ -500,12 +351,12 @@ Error Performer::run_alltoall(Agreement& agreement) {
                                    output.memory.get(), recv)) {
     return error;
   }
-  agreement.mine->ticket->outputs.push_back(std::move(output));
-  agreement.mine->ticket->received_splits = std::move(received);
+  agreement.mine->completion->outputs.push_back(std::move(output));
+  agreement.mine->completion->received_splits = std::move(received);
   return nullptr;
 }
 
-Error Performer::run_reducescatter(Agreement& agreement) {
+Error Executor::run_reducescatter(Agreement& agreement) {
   const int size = lane_.size();
   const Descriptor& mine = agreement.mine->descriptor;
   for (size_t i = 0; i < mine.pieces.size(); ++i) {
@@ -524,7 +375,7 @@ Error Performer::run_reducescatter(Agreement& agreement) {
     if (is_narrow_average(mine.reduction, piece.dtype)) {
       wide_source.resize(piece.count());
       wide_target.resize(output.piece.count());
-      widen(piece.dtype, source, wide_source.data(), wide_source.size());
+      widen_integers(piece.dtype, source, wide_source.data(), wide_source.size());
       call.dtype = DType::int64;
       source = wide_source.data();
       target = wide_target.data();
@@ -534,14 +385,14 @@ Error Performer::run_reducescatter(Agreement& agreement) {
       divide_integers(call.dtype, target, output.piece.count(), size);
     }
     if (call.dtype != piece.dtype) {
-      narrow(piece.dtype, wide_target.data(), output.memory.get(), wide_target.size());
+      narrow_integers(piece.dtype, wide_target.data(), output.memory.get(), wide_target.size());
     }
-    agreement.mine->ticket->outputs.push_back(std::move(output));
+    agreement.mine->completion->outputs.push_back(std::move(output));
   }
   return nullptr;
 }
 
-void Performer::refuse(Agreement& agreement) {
+void Executor::refuse(Agreement& agreement) {
   auto error = fail(Reason::mismatch, agreement.problem);
   for (size_t member = 0; member < agreement.entry->said.size(); ++member) {
     error->calls.push_back(agreement.entry->is_present[member]
@@ -551,15 +402,15 @@ void Performer::refuse(Agreement& agreement) {
   finish(agreement, std::move(error));
 }
 
-void Performer::finish(Agreement& agreement, Error error) {
-  if (!agreement.mine || agreement.mine->ticket->is_done()) return;
+void Executor::finish(Agreement& agreement, Error error) {
+  if (!agreement.mine || agreement.mine->completion->is_done()) return;
   before_finish_(*agreement.mine);
-  agreement.mine->ticket->finish(std::move(error));
-  finished_.push_back(agreement.mine->ticket);
+  agreement.mine->completion->finish(std::move(error));
+  finished_.push_back(agreement.mine->completion);
 }
 
-void Performer::wake_finished() {
-  for (const auto& ticket : finished_) ticket->wake();
+void Executor::wake_finished() {
+  for (const auto& completion : finished_) completion->wake();
   finished_.clear();
 }
 

@@ -1,4 +1,4 @@
-// The performer: serves what all members have agreed on, over a lane.
+// The executor: serves what all members have agreed on, over a lane.
 //
 // Small tensors of one dtype, op and scale are *fused*: copied next to each other into scratch
 // memory, reduced in one call, and copied back. Large ones go by themselves, in place, since a copy
@@ -20,15 +20,15 @@ struct FusionOptions {
   uint64_t largest_piece = 1 << 20;
 };
 
-class Performer {
+class Executor {
  public:
-  // `before_finish` is told of every request just before its ticket is done.
-  Performer(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish);
+  // `before_finish` is told of every request just before its completion is done.
+  Executor(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish);
 
-  // Serve the agreements and finish their tickets. What cannot be served by its nature is the
-  // ticket's failure; an error is the end of the lane, and leaves tickets unfinished in
+  // Serve the agreements and finish their completions. What cannot be served by its nature is the
+  // completion's failure; an error is the end of the lane, and leaves completions unfinished in
   // `agreements`.
-  Error perform(std::vector<Agreement>& agreements, Timeline* timeline);
+  Error run(std::vector<Agreement>& agreements, Timeline* timeline);
 
  private:
   // One tensor of one agreement.
@@ -74,7 +74,7 @@ class Performer {
   const FusionOptions options_;
   const std::function<void(Request&)> before_finish_;
   std::vector<Batch> batches_;
-  std::vector<std::shared_ptr<Ticket>> finished_;
+  std::vector<std::shared_ptr<Completion>> finished_;
   Timeline* timeline_ = nullptr;
 };
 

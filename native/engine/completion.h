@@ -1,4 +1,4 @@
-// A ticket: what a caller holds of a request until it is done.
+// A completion: what a caller holds of a request until it is done.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,12 @@ struct Output {
 };
 
 class Lane;
-class Ticket;
+class Completion;
 
-// Those who sleep on tickets of one engine. Tickets may outlive it.
-class Audience {
+// Those who sleep on completions of one engine. Completions may outlive it.
+class Waiters {
  public:
-  Audience(Lane& lane, std::shared_ptr<const Submitters> submitters)
+  Waiters(Lane& lane, std::shared_ptr<const Submitters> submitters)
       : submitters_(std::move(submitters)), lane_(&lane) {}
   int size() const { return size_.load(); }
   void enter();  // and let the engine hurry
@@ -40,8 +40,8 @@ class Audience {
 
   // A sleeper is *blocked* from when it says so, which it does after a while. `num_threads` are the
   // threads that could submit something, this one included, as far as the caller knows.
-  void block(const Ticket& ticket, int num_threads);
-  void unblock(const Ticket& ticket);
+  void block(const Completion& completion, int num_threads);
+  void unblock(const Completion& completion);
 
   // When nothing more can come from this process to the engine's set, if nothing changes until
   // then: all its submitters are blocked here, each on a request that is not done. `no_time` where
@@ -49,11 +49,11 @@ class Audience {
   static constexpr Clock::time_point no_time = Clock::time_point::max();
   Clock::time_point stuck_from() const;
   // What the first of the blocked sleeps on; only to be compared with.
-  const Ticket* first_blocked_on() const;
+  const Completion* first_blocked_on() const;
 
  private:
   struct Blocked {
-    const Ticket* ticket;
+    const Completion* completion;
     int num_threads;
     Clock::time_point since;
   };
@@ -65,9 +65,9 @@ class Audience {
   std::vector<Blocked> blocked_;
 };
 
-class Ticket {
+class Completion {
  public:
-  using Callback = std::function<void(Ticket&)>;
+  using Callback = std::function<void(Completion&)>;
 
   // Whether this process was made by fork() since the request was made, and nobody will serve it.
   bool is_orphaned() const { return fork_mark_.is_in_child(); }
@@ -76,11 +76,11 @@ class Ticket {
 
   // Sleep until it is done, a signal comes, or `seconds` have passed; whether it is done.
   bool wait(double seconds);
-  // The same for a thread that does nothing else until it is done: see `Audience::block`.
+  // The same for a thread that does nothing else until it is done: see `Waiters::block`.
   bool wait_blocked(double seconds, int num_threads);
 
-  // Called once, by the engine. Whoever may wait is woken by `wake`, so that of many tickets that
-  // are done at once all are done before the first sleeper wakes.
+  // Called once, by the engine. Whoever may wait is woken by `wake`, so that of many completions
+  // that are done at once all are done before the first sleeper wakes.
   void finish(std::shared_ptr<const Failure> failure);
   void wake();
 
@@ -91,7 +91,7 @@ class Ticket {
   int last_joined = -1;
 
   Callback callback;  // called by the engine's thread when it is done
-  std::shared_ptr<Audience> audience;
+  std::shared_ptr<Waiters> waiters;
 
  private:
   const ForkMark fork_mark_;
