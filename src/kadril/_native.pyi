@@ -271,7 +271,7 @@ class Timeline:
     def __init__(self, path: str, rank: int, origin_ns: int) -> None: ...
     def write(self) -> None: ...
 
-class Ticket:
+class Completion:
     """What a caller holds of a request until it is done."""
 
     @property
@@ -299,6 +299,28 @@ class Ticket:
 
     @property
     def last_joined(self) -> int: ...
+
+class Operation:
+    """What a request asks for, whatever its name and its tensors; it may be used again."""
+
+    def __init__(
+        self,
+        verb: int,
+        *,
+        reduction: int = 1,
+        root: int = -1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        splits: Sequence[int] = (),
+        note: str = "",
+        is_group: bool = False,
+    ) -> None:
+        """Describe it, with a `Verb` and a `Reduction` of `kadril.engine`.
+
+        `root` is the member that broadcasts, `splits` the rows for each member in an all-to-all,
+        `note` a text that all members must give alike. A group is served all or nothing, and has a
+        name of its own.
+        """
 
 class Conductor:
     """Takes the named requests of one process set, in any order."""
@@ -334,20 +356,13 @@ class Conductor:
 
     def submit(
         self,
-        verb: int,
-        name: str,
-        is_named: bool,
+        operation: Operation,
         tensors: object,
         targets: object,
-        reduction: int,
-        root: int,
-        prescale: float,
-        postscale: float,
-        splits: Sequence[int] | None,
-        note: str,
-        is_group: bool = False,
+        name: str,
+        is_named: bool = True,
     ) -> Any:
-        """A Ticket; a Failure; or NotImplemented where a tensor needs a closer look.
+        """A Completion; a Failure; or NotImplemented where a tensor needs a closer look.
 
         `tensors` is a tensor or a list; an element is a torch tensor or (address, dtype code,
         shape). `targets` likewise, or None for in place.

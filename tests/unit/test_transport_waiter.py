@@ -7,7 +7,7 @@ import threading
 from kadril.transport.waiter import Waiter
 
 
-def test_tickets_are_served_in_order_and_the_thread_ends() -> None:
+def test_waits_are_served_in_order_and_the_thread_ends() -> None:
     served: list[int] = []
     hold = threading.Event()
     waiter = Waiter("test-waiter")

@@ -85,10 +85,10 @@ class ProcessSetConductor:
         splits: Sequence[int] | None = None,
         note: str = "",
         is_group: bool = False,
-    ) -> _native.Ticket:
+    ) -> _native.Completion:
         """Ask for something; every member asks for it under the same name, in any order.
 
-        Tensors stay as they are, and alive, until the ticket is done. Without a name the request is
+        Tensors stay as they are, and alive, until the completion is done. Without a name the request is
         the n-th un-named one of its kind in this set, and meets the n-th of the others.
 
         Args:
@@ -114,18 +114,28 @@ class ProcessSetConductor:
             name = self._next_unnamed(verb)
         if not isinstance(tensors, list):
             tensors = list(tensors) if isinstance(tensors, tuple) else tensors
+        operation = _native.Operation(
+            verb,
+            reduction=int(reduction),
+            root=root,
+            prescale=prescale,
+            postscale=postscale,
+            splits=splits or (),
+            note=note,
+            is_group=is_group,
+        )
         submit = self.native.submit
-        rest = (int(reduction), root, prescale, postscale, splits, note, is_group)
-        ticket = submit(verb, name, is_named, tensors, targets, *rest)
-        if ticket is NotImplemented:
-            ticket = submit(verb, name, is_named, addressed(tensors), addressed(targets), *rest)
-        if type(ticket) is _native.Ticket:
+        completion = submit(operation, tensors, targets, name, is_named)
+        if completion is NotImplemented:
+            tensors, targets = addressed(tensors), addressed(targets)
+            completion = submit(operation, tensors, targets, name, is_named)
+        if type(completion) is _native.Completion:
             if not is_named:  # one that was refused does not count: nobody else knows of it
                 self._num_unnamed[verb] += 1
-            return ticket
-        raise to_exception(ticket, self.ranks)
+            return completion
+        raise to_exception(completion, self.ranks)
 
-    def wait(self, ticket: _native.Ticket) -> None:
+    def wait(self, completion: _native.Completion) -> None:
         """Sleep until a request is done.
 
         Raises:
@@ -134,18 +144,18 @@ class ProcessSetConductor:
             PeerLost, Stalled, Revoked: a member is gone, late, or gave up.
             ClosedError: the engine was shut down.
         """
-        state = ticket.wait(FIRST_WAIT)
+        state = completion.wait(FIRST_WAIT)
         if state == 1:
             return
         while not state:
-            state = ticket.wait_blocked(WAIT_SLICE, num_user_threads())
+            state = completion.wait_blocked(WAIT_SLICE, num_user_threads())
         if state == 3:
             raise ForkedError(
                 "this process was made by fork() from a rank, and nobody here serves its requests;"
                 " wait for them in the parent"
             )
         if state == 2:
-            failure = ticket.failure
+            failure = completion.failure
             if failure is not None:
                 raise to_exception(failure, self.ranks)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import functools
 
-__all__ = ["Reduction", "Verb"]
+from kadril._native import Operation
+
+__all__ = ["Reduction", "Verb", "allreduce_operation"]
 
 
 class Verb(enum.IntEnum):
@@ -28,3 +31,20 @@ class Reduction(enum.IntEnum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+
+
+@functools.lru_cache(maxsize=256)
+def allreduce_operation(
+    reduction: int, prescale: float, postscale: float, *, is_group: bool = False
+) -> Operation:
+    """Return the all-reduce with this reduction and these factors.
+
+    Kept from call to call: a training step asks for the same one many times.
+    """
+    return Operation(
+        Verb.ALLREDUCE,
+        reduction=int(reduction),
+        prescale=prescale,
+        postscale=postscale,
+        is_group=is_group,
+    )

@@ -81,12 +81,12 @@ class TimelineFile:
         text = self._read_own() if not self._is_near else b""
         self.close()
         mine = np.frombuffer(bytearray(text), dtype=np.uint8)
-        ticket = everyone.submit(Verb.ALLGATHER, [mine], name="timeline.finish")
-        everyone.wait(ticket)
+        completion = everyone.submit(Verb.ALLGATHER, [mine], name="timeline.finish")
+        everyone.wait(completion)
         if everyone.rank != 0:
             return
-        ((memory, _, _),) = ticket.take_outputs()
-        add_events(Path(self.path), bytes(memory), ticket.received_splits)
+        ((memory, _, _),) = completion.take_outputs()
+        add_events(Path(self.path), bytes(memory), completion.received_splits)
 
     def close(self) -> None:
         """Write what is left; local."""

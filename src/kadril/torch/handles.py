@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import ProcessSetConductor
 from kadril.torch.running import running
 
@@ -17,8 +17,8 @@ class Pending(NamedTuple):
     """An operation under way; the tensors it works on stay alive with it."""
 
     conductor: ProcessSetConductor
-    ticket: Ticket
-    result: Any  # what `synchronize` returns, or a function of the ticket that makes it
+    completion: Completion
+    result: Any  # what `synchronize` returns, or a function of the completion that makes it
     kept: Any
 
 
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 def keep(
     conductor: ProcessSetConductor,
-    ticket: Ticket,
+    completion: Completion,
     result: Any,
     kept: Any = None,
 ) -> int:
@@ -36,12 +36,12 @@ def keep(
 
     Args:
         conductor: that runs it.
-        ticket: of the request.
-        result: the tensor that it fills, or a function of the ticket that makes the result.
+        completion: of the request.
+        result: the tensor that it fills, or a function of the completion that makes the result.
         kept: whatever has to stay alive until then.
     """
     handle = next(_numbers)
-    _pending[handle] = tuple.__new__(Pending, (conductor, ticket, result, kept))
+    _pending[handle] = tuple.__new__(Pending, (conductor, completion, result, kept))
     return handle
 
 
@@ -54,7 +54,7 @@ def poll(handle: int) -> bool:
     pending = _pending.get(handle)
     if pending is None:
         raise ValueError(f"there is no operation under way with handle {handle}")
-    if pending.ticket.is_done:
+    if pending.completion.is_done:
         return True
     running()  # in a child made by fork nobody works on it
     return False
@@ -73,15 +73,15 @@ def synchronize(handle: int) -> Any:
     pending = _pending.get(handle)
     if pending is None:
         return None
-    conductor, ticket, result, _ = pending
+    conductor, completion, result, _ = pending
     try:
-        conductor.wait(ticket)
+        conductor.wait(completion)
     except Exception:
         _pending.pop(handle, None)
         raise
     # Not before: an interrupt must leave the memory that is being written to alive.
     _pending.pop(handle, None)
-    return result(ticket) if type(result) is Finish else result
+    return result(completion) if type(result) is Finish else result
 
 
 class Finish:
@@ -89,15 +89,15 @@ class Finish:
 
     __slots__ = ("function",)
 
-    def __init__(self, function: Callable[[Ticket], Any]) -> None:
+    def __init__(self, function: Callable[[Completion], Any]) -> None:
         self.function = function
 
-    def __call__(self, ticket: Ticket) -> Any:
-        return self.function(ticket)
+    def __call__(self, completion: Completion) -> Any:
+        return self.function(completion)
 
 
 def forget_all() -> None:
     """Forget operations of an engine that is gone."""
     for handle, pending in list(_pending.items()):
-        if pending.ticket.is_done:
+        if pending.completion.is_done:
             del _pending[handle]

@@ -263,8 +263,8 @@ class C10dTransport(MovingTransport):
         self._begin_wait()
         # A wait for a packet cannot be cut into slices: at its end gloo closes all connections.
         waiting = PacketWait(works, self.config.patience + MARGIN)
-        ticket = self._waiter.ask(waiting.run)
-        while not ticket.done.wait(SLICE.total_seconds()):
+        pending = self._waiter.ask(waiting.run)
+        while not pending.done.wait(SLICE.total_seconds()):
             self._look_around(is_warned=True)
             self._probe(group, waiting.peer)
         if waiting.error:

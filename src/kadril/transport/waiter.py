@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["Ticket", "Waiter"]
+__all__ = ["Wait", "Waiter"]
 
 
-class Ticket:
+class Wait:
     """A blocking function, and whether it has returned. The function must not raise."""
 
     def __init__(self, wait: Callable[[], None]) -> None:
@@ -18,33 +18,33 @@ class Ticket:
 
 
 class Waiter:
-    """Serves tickets one after the other, in a thread that is started with the first."""
+    """Serves waits one after the other, in a thread that is started with the first."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._waits: SimpleQueue[Wait | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, wait: Callable[[], None]) -> Ticket:
+    def ask(self, wait: Callable[[], None]) -> Wait:
         """Have a blocking function called."""
-        ticket = Ticket(wait)
+        pending = Wait(wait)
         if self._thread is None:
             # A daemon, since what it waits for may never come.
             self._thread = threading.Thread(
-                target=serve, args=(self._tickets,), name=self.name, daemon=True
+                target=serve, args=(self._waits,), name=self.name, daemon=True
             )
             self._thread.start()
-        self._tickets.put(ticket)
-        return ticket
+        self._waits.put(pending)
+        return pending
 
     def dismiss(self) -> None:
         """End the thread after what it waits for."""
-        self._tickets.put(None)
+        self._waits.put(None)
 
 
-def serve(tickets: SimpleQueue[Ticket | None]) -> None:
-    """The thread. It knows of the tickets only, so that it keeps nothing alive while it is idle."""
-    while (ticket := tickets.get()) is not None:
-        ticket.wait()
-        ticket.done.set()
-        del ticket
+def serve(waits: SimpleQueue[Wait | None]) -> None:
+    """The thread. It knows of the waits only, so that it keeps nothing alive while it is idle."""
+    while (pending := waits.get()) is not None:
+        pending.wait()
+        pending.done.set()
+        del pending

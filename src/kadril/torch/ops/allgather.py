@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import Verb
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.grouped_allreduce import reduce_all
@@ -77,13 +77,13 @@ def begin(
                 "allgather concatenates rows, and a tensor without dims has none; use"
                 " tensor.reshape(1)"
             )
-    ticket = conductor.submit(Verb.ALLGATHER, sources, name=name, is_group=is_group)
+    completion = conductor.submit(Verb.ALLGATHER, sources, name=name, is_group=is_group)
     devices = [tensor.device for tensor in tensors]
 
-    def finish_ticket(done: Ticket) -> Any:
+    def finish_completion(done: Completion) -> Any:
         return finish(outputs_of(done, devices), done.received_splits)
 
-    return keep(conductor, ticket, Finish(finish_ticket), sources)
+    return keep(conductor, completion, Finish(finish_completion), sources)
 
 
 def allgather(

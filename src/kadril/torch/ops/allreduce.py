@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import Verb
+from kadril.engine.request import allreduce_operation
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.staging import conductor_of, put_back, staged
@@ -57,7 +58,7 @@ def allreduce_async(
     conductor = conductor_of(process_set)
     source = staged(tensor)
     target = torch.empty_like(source, memory_format=torch.contiguous_format)
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.ALLREDUCE,
         source,
         target,
@@ -67,8 +68,8 @@ def allreduce_async(
         postscale=postscale_factor,
     )
     if tensor.is_cpu:
-        return keep(conductor, ticket, target, source)
-    return keep(conductor, ticket, Finish(lambda _: target.to(tensor.device)), source)
+        return keep(conductor, completion, target, source)
+    return keep(conductor, completion, Finish(lambda _: target.to(tensor.device)), source)
 
 
 def allreduce_async_(
@@ -84,14 +85,13 @@ def allreduce_async_(
     op = choose_op(op, average)
     conductor = conductor_of(process_set)
     if name is not None:
-        # The common case in one call; anything else comes back as something but a ticket.
-        ticket = conductor.native.submit(
-            0, name, True, tensor, None, op, -1, prescale_factor, postscale_factor, None, ""
-        )
-        if type(ticket) is Ticket:
-            return keep(conductor, ticket, tensor)
+        # The common case in one call; anything else gives something other than a completion.
+        operation = allreduce_operation(op, prescale_factor, postscale_factor)
+        completion = conductor.native.submit(operation, tensor, None, name)
+        if type(completion) is Completion:
+            return keep(conductor, completion, tensor)
     memory = staged(tensor)
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.ALLREDUCE,
         memory,
         name=name,
@@ -99,7 +99,7 @@ def allreduce_async_(
         prescale=prescale_factor,
         postscale=postscale_factor,
     )
-    return keep(conductor, ticket, Finish(lambda _: put_back(tensor, memory)), memory)
+    return keep(conductor, completion, Finish(lambda _: put_back(tensor, memory)), memory)
 
 
 def allreduce_(

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import ProcessSetConductor, Verb
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.staging import conductor_of, outputs_of, staged
@@ -47,15 +47,15 @@ def alltoall_async(
     conductor = conductor_of(process_set)
     source = staged(tensor)
     rows = check_splits(source, splits, conductor)
-    ticket = conductor.submit(Verb.ALLTOALL, source, name=name, splits=rows)
+    completion = conductor.submit(Verb.ALLTOALL, source, name=name, splits=rows)
     splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
 
-    def finish(done: Ticket) -> tuple[torch.Tensor, torch.Tensor]:
+    def finish(done: Completion) -> tuple[torch.Tensor, torch.Tensor]:
         (output,) = outputs_of(done, [tensor.device])
         received = torch.tensor(done.received_splits, dtype=torch.int32, device=splits_device)
         return output, received
 
-    return keep(conductor, ticket, Finish(finish), source)
+    return keep(conductor, completion, Finish(finish), source)
 
 
 def check_splits(tensor: torch.Tensor, splits: Splits, conductor: ProcessSetConductor) -> list[int]:

@@ -60,10 +60,10 @@ def broadcast_async(
     root = member_of(conductor, root_rank)
     source = staged(tensor)
     target = torch.empty_like(source)
-    ticket = conductor.submit(Verb.BROADCAST, source, target, name=name, root=root)
+    completion = conductor.submit(Verb.BROADCAST, source, target, name=name, root=root)
     if tensor.is_cpu:
-        return keep(conductor, ticket, target, source)
-    return keep(conductor, ticket, Finish(lambda _: target.to(tensor.device)), source)
+        return keep(conductor, completion, target, source)
+    return keep(conductor, completion, Finish(lambda _: target.to(tensor.device)), source)
 
 
 def broadcast_async_(
@@ -76,8 +76,8 @@ def broadcast_async_(
     conductor = conductor_of(process_set)
     root = member_of(conductor, root_rank)
     memory = staged(tensor)
-    ticket = conductor.submit(Verb.BROADCAST, memory, name=name, root=root)
-    return keep(conductor, ticket, Finish(lambda _: put_back(tensor, memory)), memory)
+    completion = conductor.submit(Verb.BROADCAST, memory, name=name, root=root)
+    return keep(conductor, completion, Finish(lambda _: put_back(tensor, memory)), memory)
 
 
 def broadcast_(

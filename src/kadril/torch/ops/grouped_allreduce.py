@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import Verb
+from kadril.engine.request import allreduce_operation
 from kadril.torch.compression import Compression
 from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.allreduce import AllReduce
@@ -49,7 +50,7 @@ def grouped_allreduce_async(
     conductor = conductor_of(process_set)
     sources = [staged(tensor) for tensor in listed]
     targets = [torch.empty_like(source) for source in sources]
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.ALLREDUCE,
         sources,
         targets,
@@ -64,7 +65,7 @@ def grouped_allreduce_async(
     def finish(_: object) -> tuple[torch.Tensor, ...]:
         return tuple(target.to(device) for target, device in zip(targets, devices, strict=True))
 
-    return keep(conductor, ticket, Finish(finish), sources)
+    return keep(conductor, completion, Finish(finish), sources)
 
 
 def grouped_allreduce_async_(
@@ -80,16 +81,14 @@ def grouped_allreduce_async_(
     op = choose_op(op, average)
     conductor = conductor_of(process_set)
     if name is not None and type(tensors) is list and tensors:
-        # The common case in one call; anything else comes back as something but a ticket.
-        scales = (prescale_factor, postscale_factor)
-        ticket = conductor.native.submit(
-            0, name, True, tensors, None, op, -1, *scales, None, "", True
-        )
-        if type(ticket) is Ticket:
-            return keep(conductor, ticket, tuple(tensors))
+        # The common case in one call; anything else gives something other than a completion.
+        operation = allreduce_operation(op, prescale_factor, postscale_factor, is_group=True)
+        completion = conductor.native.submit(operation, tensors, None, name)
+        if type(completion) is Completion:
+            return keep(conductor, completion, tuple(tensors))
     listed = as_tensor_list(tensors)
     memories = [staged(tensor) for tensor in listed]
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.ALLREDUCE,
         memories,
         name=name,
@@ -102,7 +101,7 @@ def grouped_allreduce_async_(
     def finish(_: object) -> tuple[torch.Tensor, ...]:
         return tuple(put_back(*pair) for pair in zip(listed, memories, strict=True))
 
-    return keep(conductor, ticket, Finish(finish), memories)
+    return keep(conductor, completion, Finish(finish), memories)
 
 
 def grouped_allreduce_(

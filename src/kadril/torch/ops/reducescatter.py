@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import Verb
 from kadril.errors import UnsupportedReductionError
 from kadril.torch.compression import Compression
@@ -106,7 +106,7 @@ def begin(
     for source in sources:
         if source.dim() == 0:
             raise ValueError("reducescatter deals out rows, and a tensor without dims has none")
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.REDUCESCATTER,
         sources,
         name=name,
@@ -117,10 +117,10 @@ def begin(
     )
     devices = [tensor.device for tensor in tensors]
 
-    def finish_ticket(done: Ticket) -> Any:
+    def finish_completion(done: Completion) -> Any:
         return finish(outputs_of(done, devices))
 
-    return keep(conductor, ticket, Finish(finish_ticket), sources)
+    return keep(conductor, completion, Finish(finish_completion), sources)
 
 
 def reducescatter(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kadril._native import Ticket
+from kadril._native import Completion
 from kadril.engine import ProcessSetConductor
 from kadril.engine.lane import DTYPE_OF_CODE
 from kadril.torch.process_sets import ProcessSet
@@ -74,10 +74,10 @@ def put_back(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return target
 
 
-def outputs_of(ticket: Ticket, devices: Sequence[torch.device]) -> list[torch.Tensor]:
+def outputs_of(completion: Completion, devices: Sequence[torch.device]) -> list[torch.Tensor]:
     """The results that the engine has made, on the devices of the tensors that were given."""
     tensors = []
-    for (memory, code, shape), device in zip(ticket.take_outputs(), devices, strict=True):
+    for (memory, code, shape), device in zip(completion.take_outputs(), devices, strict=True):
         dtype = DTYPE_OF_CODE[code]
         flat = torch.from_numpy(memory) if memory.size else torch.empty(0, dtype=torch.uint8)
         tensor = flat.view(dtype).reshape(shape)

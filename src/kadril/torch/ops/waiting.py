@@ -36,7 +36,7 @@ def join(device: int = -1) -> int:
         The rank that joined last, the same everywhere.
     """
     conductor = conductor_of(global_process_set)
-    ticket = conductor.submit(Verb.JOIN, name="join")
-    conductor.wait(ticket)
+    completion = conductor.submit(Verb.JOIN, name="join")
+    conductor.wait(completion)
     conductor.restart_count()  # ranks may have made different numbers of un-named requests
-    return ticket.last_joined
+    return completion.last_joined

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kadril.torch.optimizer.attachment import Attachment
+from kadril.torch.optimizer.grad_scaler import wrap_grad_scaler
 from kadril.torch.optimizer.naming import ParameterNames
 from kadril.torch.optimizer.settings import Settings, check_passes
 
@@ -68,6 +69,8 @@ def distribute(
         ValueError: names or groups do not fit to the optimizer's parameters.
     """
     names.check_complete(optimizer)
+    if kind.reduces_gradients:
+        wrap_grad_scaler()
     before = dict(optimizer.__dict__)
     own_class = previous_class = type(optimizer)
     attachment = Attachment(settings, names, reduces_gradients=kind.reduces_gradients)

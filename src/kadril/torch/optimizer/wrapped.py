@@ -14,7 +14,6 @@ program's own variables) holds the distributed one, whenever it was made.
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,18 +32,13 @@ class GradientOptimizer(DistributedBase):
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups.
 
-        Who asks for them between `backward()` and `step()` may be about to look at gradients, as
-        `GradScaler.unscale_` does. Where all of them came this waits until they are reduced;
-        where some did not come, call `synchronize()` first.
+        Whoever asks for them between `backward()` and `step()` may be about to change gradients
+        that are being reduced. So where all gradients have come, this waits until they are reduced;
+        where some have not come on this rank, call `synchronize()` first.
         """
         reducer = self._kadril.reducer
         if reducer is not None and reducer.has_news:
-            if is_called_by_grad_scaler():
-                # It decides by what it finds whether to step at all, and all ranks have to decide
-                # alike: so nothing may be left that is not reduced.
-                reducer.synchronize()
-            else:
-                reducer.settle()
+            reducer.settle()
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
 
@@ -171,8 +165,3 @@ def warn_of_second_reduction() -> None:
         " again, Horovod would. Write `with optimizer.skip_synchronize(): optimizer.step()`",
         stacklevel=3,
     )
-
-
-def is_called_by_grad_scaler() -> bool:
-    """Whether it is `torch.amp.GradScaler` that asks the caller of this for something."""
-    return sys._getframe(2).f_code.co_name == "_unscale_grads_"

@@ -81,7 +81,7 @@ def allreduce_async(
     text = name.decode() if isinstance(name, bytes) else name
     source = staged(tensor)
     target = source if output is tensor else staged(output)
-    ticket = conductor.submit(
+    completion = conductor.submit(
         Verb.ALLREDUCE,
         source,
         target,
@@ -97,7 +97,7 @@ def allreduce_async(
 
     is_there = divisor <= 1 and output.is_cpu and target.data_ptr() == output.data_ptr()
     operands = Operands(tensor, output, source)
-    return keep(conductor, ticket, output if is_there else Finish(finish), operands)
+    return keep(conductor, completion, output if is_there else Finish(finish), operands)
 
 
 def horovod_torch_poll(handle: int) -> bool:

@@ -55,7 +55,7 @@ class HandleMap(MutableMapping[int, tuple[Any, ...]]):
 
     def __delitem__(self, handle: int) -> None:
         # The memory that an operation under way writes to must stay alive.
-        if handle in handles._pending and not handles._pending[handle].ticket.is_done:
+        if handle in handles._pending and not handles._pending[handle].completion.is_done:
             raise ValueError(f"the operation of handle {handle} is under way; synchronize it")
         del handles._pending[handle]
 
