@@ -78,8 +78,8 @@ def test_the_first_difference_is_shown_from_both_sides(world: World) -> None:
     if world.size == 1:
         return
     odd = world.size - 1
+    lines = ["weight [3]", "bias [4]" if world.rank == odd else "bias [3]"]
     with pytest.raises(MismatchError) as caught:
-        lines = ["weight [3]", "bias [4]" if world.rank == odd else "bias [3]"]
         check_same(world.transport, "build", lines, advice="Look at the bias")
     assert str(caught.value) == (
         f"build: rank {odd} does not have what rank 0 has. Entry 1 is bias [3] on rank 0 and"

@@ -12,7 +12,7 @@ import pytest
 from kadril import errors
 from kadril.transport.call import Call
 from kadril.transport.failures import to_exception
-from kadril.transport.trouble import Trouble
+from kadril.transport.peer_errors import Trouble
 
 
 def test_the_drawing_shows_every_class_and_its_place() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kadril.transport.ending import KINDS, MAX_BYTES, Ending
-from kadril.transport.rollcall import RollCall
+from kadril.transport.store_notes import StoreNotes
 
 ENDINGS = st.builds(
     Ending,
@@ -42,9 +42,9 @@ def test_garbage_is_a_failure_without_a_culprit(data: bytes) -> None:
     assert ending.num_completed >= 0
 
 
-def roll_calls(size: int) -> list[RollCall]:
+def roll_calls(size: int) -> list[StoreNotes]:
     store = dist.HashStore()
-    return [RollCall(store, rank, size) for rank in range(size)]
+    return [StoreNotes(store, rank, size) for rank in range(size)]
 
 
 def test_who_does_not_wait_is_late() -> None:

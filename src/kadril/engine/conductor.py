@@ -88,8 +88,8 @@ class ProcessSetConductor:
     ) -> _native.Completion:
         """Ask for something; every member asks for it under the same name, in any order.
 
-        Tensors stay as they are, and alive, until the completion is done. Without a name the request is
-        the n-th un-named one of its kind in this set, and meets the n-th of the others.
+        Tensors stay as they are, and alive, until the completion is done. Without a name the
+        request is the n-th un-named one of its kind in this set, and meets the n-th of the others.
 
         Args:
             verb: a `Verb`.

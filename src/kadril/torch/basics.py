@@ -11,8 +11,8 @@ from kadril.config import Config
 from kadril.engine import engine_of
 from kadril.errors import NotInitializedError, StateError
 from kadril.torch import handles
+from kadril.torch.context import Context, context, holder
 from kadril.torch.process_sets import ProcessSet, Registry
-from kadril.torch.running import Running, running, slot
 
 __all__ = [
     "ccl_built",
@@ -60,13 +60,13 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         # A program may have opened its world itself, with options of its own.
         world = _world.current() if _world.is_initialized() else _world.init()
         check_ranks(comm, world.size)
-    found = slot.running
+    found = holder.context
     if found is None or found.engine.is_closed or found.engine.world is not _world.current():
         handles.forget_all()
         if found is not None:
             found.registry.forget_all()
         engine = engine_of(_world.current())
-        found = slot.running = Running(engine, Registry(engine))
+        found = holder.context = Context(engine, Registry(engine))
         config = engine.world.config
         if config.timeline not in ("", "DYNAMIC"):
             engine.start_timeline(config.timeline, config.timeline_mark_cycles)
@@ -95,7 +95,7 @@ def register(registry: Registry, process_sets: Sequence[ProcessSet]) -> None:
 
 def shutdown() -> None:
     """Stop the engine and leave the world; local. Operations under way fail."""
-    found, slot.running = slot.running, None
+    found, holder.context = holder.context, None
     if found is not None:
         found.engine.close()
         found.registry.forget_all()
@@ -105,42 +105,42 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Whether the engine runs."""
-    return slot.running is not None and not slot.running.engine.is_closed
+    return holder.context is not None and not holder.context.engine.is_closed
 
 
 def rank() -> int:
     """Rank of this process. Raises `NotInitializedError`, a ValueError too, before `init()`."""
-    return running().engine.world.rank
+    return context().engine.world.rank
 
 
 def size() -> int:
     """Number of ranks."""
-    return running().engine.world.size
+    return context().engine.world.size
 
 
 def local_rank() -> int:
     """Position of this rank on its host."""
-    return running().engine.world.local_rank
+    return context().engine.world.local_rank
 
 
 def local_size() -> int:
     """Number of ranks on this host."""
-    return running().engine.world.local_size
+    return context().engine.world.local_size
 
 
 def cross_rank() -> int:
     """Position of this host among the hosts that have this local rank."""
-    return running().engine.world.cross_rank
+    return context().engine.world.cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts that have this local rank."""
-    return running().engine.world.cross_size
+    return context().engine.world.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of ranks."""
-    return running().engine.world.layout.is_homogeneous
+    return context().engine.world.layout.is_homogeneous
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -150,7 +150,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         ValueError: one is being written.
     """
     try:
-        running().engine.start_timeline(file_path, mark_cycles)
+        context().engine.start_timeline(file_path, mark_cycles)
     except NotInitializedError:
         raise
     except StateError as error:
@@ -159,13 +159,13 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 def stop_timeline() -> None:
     """End the timeline; all ranks call it alike."""
-    running().engine.stop_timeline()
+    context().engine.stop_timeline()
 
 
 def transport_kind() -> str:
     """The transport that runs, or that was asked for before `init()`."""
     if is_initialized():
-        return running().engine.world.transport.kind
+        return context().engine.world.transport.kind
     return Config.from_environment().transport
 
 
@@ -175,7 +175,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         NotInitializedError: before `init()`.
     """
-    running()
+    context()
     if not mpi_enabled():
         return False
     from mpi4py import MPI

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from kadril._native import Completion
 from kadril.engine import ProcessSetConductor
-from kadril.torch.running import running
+from kadril.torch.context import context
 
 __all__ = ["forget_all", "keep", "poll", "synchronize"]
 
@@ -56,7 +56,7 @@ def poll(handle: int) -> bool:
         raise ValueError(f"there is no operation under way with handle {handle}")
     if pending.completion.is_done:
         return True
-    running()  # in a child made by fork nobody works on it
+    context()  # in a child made by fork nobody works on it
     return False
 
 

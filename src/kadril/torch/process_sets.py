@@ -9,7 +9,7 @@ from typing import Any
 from kadril.engine import Engine
 from kadril.engine.engine import GLOBAL_SET
 from kadril.partition import Partition
-from kadril.torch.running import running
+from kadril.torch.context import context
 from kadril.world import current
 
 __all__ = [
@@ -167,7 +167,7 @@ global_process_set.process_set_id = GLOBAL_SET
 
 def registry() -> Registry:
     """The sets of the engine that is running."""
-    return running().registry
+    return context().registry
 
 
 def add_process_set(process_set: ProcessSet | Partition | Sequence[int]) -> ProcessSet:

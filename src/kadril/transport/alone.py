@@ -14,13 +14,13 @@ import torch
 from kadril.config import Config
 from kadril.errors import KadrilError
 from kadril.transport.base import Transport
-from kadril.transport.meeting import Packet
-from kadril.transport.moves import MovingTransport
+from kadril.transport.network_group import Packet
+from kadril.transport.network_transport import NetworkTransport
 
 __all__ = ["AloneTransport", "group_of_one"]
 
 
-class AloneTransport(MovingTransport):
+class AloneTransport(NetworkTransport):
     """A group of one rank."""
 
     kind = "alone"

@@ -9,8 +9,9 @@ What gloo lacks and this adds:
 
 - waits are cut into slices, so that an interrupt, a peer that gave up and a stall are seen while
   waiting;
-- a late or lost rank is named, by the notes that ranks leave in the store (`rollcall.py`);
-- element types and ops that gloo cannot reduce, and an error where it would abort (`moves.py`).
+- a late or lost rank is named, by the notes that ranks leave in the store (`store_notes.py`);
+- element types and ops that gloo cannot reduce, and an error where it would abort
+  (`network_transport.py`).
 
 What gloo carries is not encrypted.
 """
@@ -30,12 +31,12 @@ import torch.distributed as dist
 
 from kadril.config import Config
 from kadril.errors import KadrilError, RendezvousError
-from kadril.transport.afterlife import Group, bury_finished, keep_in_children, outlive
 from kadril.transport.ending import Ending
-from kadril.transport.meeting import Packet
-from kadril.transport.moves import MovingTransport
-from kadril.transport.rollcall import RollCall
-from kadril.transport.trouble import name_ranks
+from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
+from kadril.transport.network_group import Packet
+from kadril.transport.network_transport import NetworkTransport
+from kadril.transport.peer_errors import name_ranks
+from kadril.transport.store_notes import StoreNotes
 from kadril.transport.waiter import Waiter
 
 __all__ = ["C10dTransport"]
@@ -76,7 +77,7 @@ class PacketWait:
                 return
 
 
-class C10dTransport(MovingTransport):
+class C10dTransport(NetworkTransport):
     """A group of ranks connected by gloo."""
 
     kind = "c10d"
@@ -128,10 +129,10 @@ class C10dTransport(MovingTransport):
         hostname: str = "",
     ) -> None:
         super().__init__(rank, size, world_ranks, config)
-        bury_finished()
+        release_finished()
         self.hostname = hostname
         self._store = store
-        self._rollcall = RollCall(dist.PrefixStore("rollcall", store), rank, size)
+        self._notes = StoreNotes(dist.PrefixStore("notes", store), rank, size)
         self._last_news = self._last_probe = time.monotonic()
         self._waiter = Waiter(f"kadril-c10d-{rank}")
         self._group: Group = None
@@ -225,7 +226,7 @@ class C10dTransport(MovingTransport):
             self._wait(work)
         except BaseException:
             if not work.is_completed():
-                outlive(group, work)
+                keep_until_done(group, work)
             raise
         # A thread of gloo's lets go of them a moment later. Were it the last one it would need the
         # GIL for that, and a thread state, which must not be made beside a fork (python_lane.h).
@@ -290,12 +291,12 @@ class C10dTransport(MovingTransport):
         return group
 
     def _leave(self, failure: KadrilError | None) -> None:
-        self._rollcall.note_ending(self._ending_of(failure))
+        self._notes.note_ending(self._ending_of(failure))
         self._waiter.dismiss()
         self._last_met = None  # it holds the connections too
         self._group = None  # closes its connections, unless another thread is in a call
 
-    # Trouble.
+    # Failures.
 
     def _ask_for_news(self) -> None:
         """Raise if the group was given up while this rank was busy elsewhere.
@@ -309,7 +310,7 @@ class C10dTransport(MovingTransport):
     def _raise_obstacle(self) -> None:
         """Raise if some rank has left before it completed this call."""
         self._last_news = time.monotonic()
-        endings = self._rollcall.endings().values()
+        endings = self._notes.endings().values()
         if any(ending.num_completed < self.num_calls for ending in endings):
             raise self._verdict()
 
@@ -317,10 +318,10 @@ class C10dTransport(MovingTransport):
         """Between two slices: see whether there is hope. Gives whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
-        self._rollcall.note_waiting(self.num_calls)
+        self._notes.note_waiting(self.num_calls)
         waited = self._waited()
         if waited > self.config.patience:
-            raise self._trouble().late(self._late(), self.config.patience)
+            raise self._failed_call().late(self._late(), self.config.patience)
         if waited > self.config.stall_warning and not is_warned:
             self._report_late(self._late(), waited)
             return True
@@ -328,33 +329,31 @@ class C10dTransport(MovingTransport):
 
     def _late(self) -> list[int]:
         """World ranks that do not wait in this call, as far as is known."""
-        return [self.world_ranks[rank] for rank in self._rollcall.late(self.num_calls)]
+        return [self.world_ranks[rank] for rank in self._notes.late(self.num_calls)]
 
     def _verdict(self, words: str = "", suspect: int | None = None) -> KadrilError:
         """What became of the group: by gloo's words, the peer they are about, and the notes."""
         words = plain_words(words)
         broken = self._broken_peers() if words else []
         reason = words or "others have left"
-        self._rollcall.note_ending(Ending("failed", self.num_completed, suspect, reason))
-        silent = self._rollcall.silent()
+        self._notes.note_ending(Ending("failed", self.num_completed, suspect, reason))
+        silent = self._notes.silent()
         # Who failed lost the same rank as this one, and knows no more about it.
-        obstacle = self._obstacle(self._rollcall.endings(), ("revoked", "closed", "stalled"))
+        obstacle = self._obstacle(self._notes.endings(), ("revoked", "closed", "stalled"))
         if obstacle is not None:
             return obstacle
         candidates = broken if silent is None else silent
-        trouble = self._trouble(f"gloo says: {words}" if words else "")
+        failed = self._failed_call(f"gloo says: {words}" if words else "")
         if "timed out" in words.lower():
             late = candidates if suspect is None else [suspect]
-            return trouble.late([self.world_ranks[rank] for rank in late], self.config.patience)
+            return failed.late([self.world_ranks[rank] for rank in late], self.config.patience)
         if words and not any(sign in words for sign in SIGNS_OF_LOSS):
-            return trouble.unknown("gloo")
-        return trouble.lost(
-            [self.world_ranks[rank] for rank in candidates or self._rollcall.others]
-        )
+            return failed.unknown("gloo")
+        return failed.lost([self.world_ranks[rank] for rank in candidates or self._notes.others])
 
     def _broken_peers(self) -> list[int]:
         """Ranks to which the connection is down."""
-        return [peer for peer in self._rollcall.others if self._is_broken(self._group, peer)]
+        return [peer for peer in self._notes.others if self._is_broken(self._group, peer)]
 
     def _is_broken(self, group: Group, peer: int) -> str:
         """What gloo says about a connection that is down; nothing about one that is not."""

@@ -23,11 +23,11 @@ import torch.distributed as dist
 from kadril.config import Config
 from kadril.errors import KadrilError, UnsupportedError
 from kadril.transport import checks
-from kadril.transport.afterlife import Group, keep_in_children
 from kadril.transport.base import Message, Op
 from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
 from kadril.transport.c10d import C10dTransport
 from kadril.transport.call import Call, counted, reduction, shaped
+from kadril.transport.kept_groups import Group, keep_in_children
 
 __all__ = ["DeviceTransport"]
 

@@ -2,12 +2,13 @@
 
 MPI moves bytes (`MPI.BYTE`) and nothing else: element types, ops and the order of additions are
 ours, so that any MPI gives the same bits as shared memory. Messages go on a duplicate of the
-communicator that was given, so they never meet the user's own; all groups share it (`notices.py`).
+communicator that was given, so they never meet the user's own; all groups share it
+(`mpi_notices.py`).
 
 Waiting is done by looking, since MPI cannot wait for a limited time: at first without pause, then
 with pauses that grow to a millisecond. So a rank that is late is named, an interrupt is seen, and a
-rank that left says so (`notices.py`). A rank that dies takes the whole job with it, as MPI has it,
-unless the job runs with fault tolerance (Open MPI: `mpirun --with-ft ulfm`); then it is a
+rank that left says so (`mpi_notices.py`). A rank that dies takes the whole job with it, as MPI has
+it, unless the job runs with fault tolerance (Open MPI: `mpirun --with-ft ulfm`); then it is a
 `PeerLost` with its rank.
 
 MPI is neither initialized nor finalized here: who imported mpi4py did that.
@@ -30,10 +31,10 @@ from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import KadrilError, StateError
 from kadril.transport.call import Call
-from kadril.transport.meeting import Packet
-from kadril.transport.moves import MovingTransport
-from kadril.transport.notices import NoticeBoard
-from kadril.transport.parts import segments
+from kadril.transport.mpi_notices import NoticeBoard
+from kadril.transport.network_group import Packet
+from kadril.transport.network_transport import NetworkTransport
+from kadril.transport.slicing import segments
 
 __all__ = ["MpiTransport"]
 
@@ -62,7 +63,7 @@ class Pending(NamedTuple):
     memory: npt.NDArray[np.uint8]
 
 
-class MpiTransport(MovingTransport):
+class MpiTransport(NetworkTransport):
     """A group of ranks connected by MPI."""
 
     kind = "mpi"
@@ -188,7 +189,7 @@ class MpiTransport(MovingTransport):
         except MPI.Exception as error:
             logger.debug("rank %d cannot say why it leaves: %s", self.world_ranks[self.rank], error)
 
-    # Trouble.
+    # Failures.
 
     def _look_around(self, pending: Sequence[Pending], is_warned: bool) -> bool:
         """Between two looks: see whether there is hope. Gives whether a warning was logged."""
@@ -199,7 +200,7 @@ class MpiTransport(MovingTransport):
             return is_warned
         late = sorted({self.world_ranks[message.peer] for message in pending})
         if waited > self.config.patience:
-            raise self._trouble().late(late, self.config.patience)
+            raise self._failed_call().late(late, self.config.patience)
         if not is_warned:
             self._report_late(late, waited)
         return True
@@ -217,13 +218,13 @@ class MpiTransport(MovingTransport):
 
     def _verdict(self, error: MPI.Exception, pending: Sequence[Pending]) -> KadrilError:
         """The error for what MPI says."""
-        trouble = self._trouble(f"MPI says: {error.Get_error_string()}")
+        failed = self._failed_call(f"MPI says: {error.Get_error_string()}")
         failed = self._failed_ranks()
         if failed:
-            return trouble.lost([self.world_ranks[rank] for rank in failed[:1]])
+            return failed.lost([self.world_ranks[rank] for rank in failed[:1]])
         if error.Get_error_class() == MPI.ERR_REVOKED:
-            return trouble.lost(sorted({self.world_ranks[message.peer] for message in pending}))
-        return trouble.unknown("MPI")
+            return failed.lost(sorted({self.world_ranks[message.peer] for message in pending}))
+        return failed.unknown("MPI")
 
     def _failed_ranks(self) -> list[int]:
         """Ranks of this group that MPI knows to be dead; only a fault-tolerant one knows."""

@@ -21,7 +21,7 @@ from kadril.transport import checks
 from kadril.transport.base import LateListener, Message, Op
 from kadril.transport.buffer import TORCH_DTYPES, Array
 from kadril.transport.failures import to_exception
-from kadril.transport.hubs import Hub
+from kadril.transport.hub import Hub
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 from kadril.transport.shared_memory import SharedMemory
 

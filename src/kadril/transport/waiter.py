@@ -1,4 +1,4 @@
-"""A waiter: a thread that waits in our place, where a wait can be neither cut nor interrupted."""
+"""A thread that waits in place of another, where a wait can be neither cut nor interrupted."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import torch
 from kadril._native import Completion
 from kadril.engine import ProcessSetConductor
 from kadril.engine.lane import DTYPE_OF_CODE
+from kadril.torch.context import context, holder
 from kadril.torch.process_sets import ProcessSet
-from kadril.torch.running import running, slot
 
 __all__ = [
     "as_tensor_list",
@@ -33,12 +33,12 @@ def conductor_of(process_set: ProcessSet) -> ProcessSetConductor:
         NotInitializedError: before `init()`.
     """
     set_id = process_set.process_set_id
-    found = slot.running
+    found = holder.context
     # A closed engine has no conductors.
     conductor = None if found is None else found.engine.conductors.get(set_id)
     if conductor is not None:
         return conductor
-    engine = running().engine
+    engine = context().engine
     if set_id is None:
         raise ValueError(
             f"{process_set} is not registered; pass it to init() or add_process_set() first"

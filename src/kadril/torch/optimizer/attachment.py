@@ -63,7 +63,7 @@ class Attachment:
         """Set up for the world there is, where that is not the one it is set up for.
 
         Raises:
-            ValueError: names or groups do not fit to the optimizer's parameters.
+            ValueError: names or groups do not match the optimizer's parameters.
         """
         if not is_initialized() or world.current() is self.world:
             return

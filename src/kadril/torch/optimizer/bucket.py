@@ -11,7 +11,7 @@ then one `_foreach_copy_` moves them all into the flat tensor and `.grad` become
 After `zero_grad(set_to_none=False)` they are still views: autograd adds into the bucket, and
 nothing is left to copy. The reduction itself is zero-copy, in place.
 
-A large gradient goes another way (lone.py), as there the bytes cost more than the calls.
+A large gradient goes another way (large_gradient.py), as there the bytes cost more than the calls.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 
 from kadril import world
 from kadril.errors import NoRoomError
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
+from kadril.torch.optimizer.reduction_unit import Status
 from kadril.torch.optimizer.request import Request
 from kadril.torch.optimizer.settings import Settings
-from kadril.torch.optimizer.slot import Slot
-from kadril.torch.optimizer.unit import Status
 
 __all__ = ["Bucket", "flat_tensor"]
 
@@ -43,7 +43,7 @@ class Bucket:
         flat: all gradients, one after the other.
     """
 
-    def __init__(self, name: str, slots: Sequence[Slot], settings: Settings) -> None:
+    def __init__(self, name: str, slots: Sequence[ParameterSlot], settings: Settings) -> None:
         self.slots = list(slots)
         self.num_missing = len(self.slots)
         self.status = Status.COLLECTING
@@ -67,7 +67,7 @@ class Bucket:
         """Bring the gradients into the flat tensor, and submit it."""
         views: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
-        moved: list[Slot] = []
+        moved: list[ParameterSlot] = []
         for slot in self.slots:
             gradient, view = slot.parameter.grad, slot.view
             if gradient is view:
@@ -85,7 +85,7 @@ class Bucket:
         self.request.submit(self.flat)
         self.status = Status.IN_FLIGHT
 
-    def take_special(self, slot: Slot, gradient: torch.Tensor | None) -> None:
+    def take_special(self, slot: ParameterSlot, gradient: torch.Tensor | None) -> None:
         """Put in what is not dense, and note it for the census."""
         assert slot.view is not None  # noqa: S101 - each slot of a bucket has one
         if gradient is None:
@@ -102,7 +102,7 @@ class Bucket:
         self.status = Status.DONE
         self.request.wait(self.flat)
 
-    def give_up(self, slot: Slot) -> None:
+    def give_up(self, slot: ParameterSlot) -> None:
         """Let a parameter travel by itself from here on; its place stays, as zeros."""
         self.slots.remove(slot)
         if slot.view is not None:

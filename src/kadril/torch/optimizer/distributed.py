@@ -66,7 +66,7 @@ def distribute(
     One that is distributed already is set up anew.
 
     Raises:
-        ValueError: names or groups do not fit to the optimizer's parameters.
+        ValueError: names or groups do not match the optimizer's parameters.
     """
     names.check_complete(optimizer)
     if kind.reduces_gradients:

@@ -9,7 +9,7 @@ import torch
 
 from kadril.torch.basics import size
 from kadril.torch.compression import Compression, Compressor
-from kadril.torch.optimizer.delta import DeltaOptimizer
+from kadril.torch.optimizer.adasum_delta import DeltaOptimizer
 from kadril.torch.optimizer.distributed import distribute
 from kadril.torch.optimizer.naming import ParameterNames
 from kadril.torch.optimizer.settings import Groups, Settings, check_settings

@@ -24,14 +24,14 @@ import torch
 from kadril.errors import MismatchError, StateError
 from kadril.torch.agreement import check_same
 from kadril.torch.optimizer.bucket import Bucket
+from kadril.torch.optimizer.bucket_plan import is_large, plan_units
 from kadril.torch.optimizer.census import Census, Findings
-from kadril.torch.optimizer.lone import Lone
+from kadril.torch.optimizer.large_gradient import LargeGradient
 from kadril.torch.optimizer.overlap import should_overlap
-from kadril.torch.optimizer.plan import is_lone, plan_units
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
+from kadril.torch.optimizer.reduction_unit import Status, Unit
 from kadril.torch.optimizer.settings import Groups, Settings
-from kadril.torch.optimizer.slot import Slot
 from kadril.torch.optimizer.sparse import SparseUnit
-from kadril.torch.optimizer.unit import Status, Unit
 from kadril.world import current
 
 __all__ = ["Reducer"]
@@ -60,12 +60,12 @@ class Reducer:
         self.prefix = prefix
         self.settings = settings
         self.num_passes = settings.num_passes
-        self.slots: list[Slot] = []
+        self.slots: list[ParameterSlot] = []
         self.units: list[Unit] = []
         self.has_news = False
         self.overlaps = should_overlap(current())
         self._waiting: list[tuple[str, torch.Tensor]] = []  # frozen, or without a shape yet
-        self._absent: list[Slot] = []  # had no gradient when their unit was launched
+        self._absent: list[ParameterSlot] = []  # had no gradient when their unit was launched
         self._num_buckets = 0
         self._num_to_launch = 0
         self._num_incomplete = 0
@@ -79,7 +79,7 @@ class Reducer:
         """Take parameters in; between rounds. Frozen ones are taken when they are frozen no more.
 
         Raises:
-            ValueError: `groups` does not fit to the parameters.
+            ValueError: `groups` does not match the parameters.
         """
         self._waiting += [pair for pair in named if not is_trainable(pair[1])]
         ready = [pair for pair in named if is_trainable(pair[1])]
@@ -108,7 +108,7 @@ class Reducer:
         digest = hashlib.sha256("\n".join(self.layout()).encode()).digest()
         self._census.resize(len(self.slots), digest)
 
-    def make_slot(self, index: int, name: str, parameter: torch.Tensor) -> Slot:
+    def make_slot(self, index: int, name: str, parameter: torch.Tensor) -> ParameterSlot:
         """A slot for a parameter, which belongs to this reducer from now on."""
         other = _reducers.get(id(parameter))
         if other is not None and other is not self:
@@ -117,12 +117,12 @@ class Reducer:
                 " one, or give each its own parameters"
             )
         _reducers[id(parameter)] = self
-        return Slot(index, name, parameter, self)
+        return ParameterSlot(index, name, parameter, self)
 
-    def make_unit(self, part: Sequence[Slot]) -> Unit:
+    def make_unit(self, part: Sequence[ParameterSlot]) -> Unit:
         """A unit for slots that travel together."""
-        if is_lone(part):
-            return Lone(f"{self.prefix}.{part[0].name}", part[0], self.settings)
+        if is_large(part):
+            return LargeGradient(f"{self.prefix}.{part[0].name}", part[0], self.settings)
         self._num_buckets += 1
         return Bucket(f"{self.prefix}.bucket.{self._num_buckets - 1}", part, self.settings)
 
@@ -138,7 +138,7 @@ class Reducer:
         """Hear no more of the parameters.
 
         Args:
-            reason: what who uses it all the same is told.
+            reason: shown to users who call it anyway.
         """
         self._detached_because = reason
         _held.discard(self)
@@ -175,7 +175,7 @@ class Reducer:
         for unit in self.units:
             unit.num_missing = len(unit.slots)
             unit.status = Status.COLLECTING
-            if isinstance(unit, Lone):
+            if isinstance(unit, LargeGradient):
                 unit.forget()
         self._num_to_launch = self._num_incomplete = len(self.units)
         self._absent.clear()
@@ -197,12 +197,12 @@ class Reducer:
         if self._num_to_launch == 0:
             self._census.launch()
 
-    def note_absent(self, slot: Slot) -> None:
+    def note_absent(self, slot: ParameterSlot) -> None:
         """A unit found no gradient."""
         self._absent.append(slot)
         self._census.mark_absent(slot.index)
 
-    def note_sparse(self, slot: Slot, sparse_dim: int) -> None:
+    def note_sparse(self, slot: ParameterSlot, sparse_dim: int) -> None:
         """A unit found a sparse gradient where a dense one is expected."""
         self._census.mark_sparse(slot.index, sparse_dim)
 
@@ -304,7 +304,7 @@ class Reducer:
                 self.units[place] = self.make_sparse(slot, sparse_dim)
                 self.units[place].launch()
 
-    def make_sparse(self, slot: Slot, sparse_dim: int) -> SparseUnit:
+    def make_sparse(self, slot: ParameterSlot, sparse_dim: int) -> SparseUnit:
         """Let a parameter travel as rows; all ranks come here in the same round."""
         unit = SparseUnit(f"{self.prefix}.{slot.name}", slot, sparse_dim, self.settings)
         slot.unit = unit
@@ -329,7 +329,7 @@ class Reducer:
         for slot in self._absent:
             if findings.is_absent(slot.index):
                 continue
-            if isinstance(slot.unit, Lone):
+            if isinstance(slot.unit, LargeGradient):
                 slot.unit.give()
             elif slot.view is not None:
                 slot.parameter.grad = slot.view
@@ -344,7 +344,7 @@ class Reducer:
             if not self.settings.sparse_as_dense:
                 self.travel_as_rows(slot, sparse_dim)
 
-    def travel_as_rows(self, slot: Slot, sparse_dim: int) -> None:
+    def travel_as_rows(self, slot: ParameterSlot, sparse_dim: int) -> None:
         """From the next round on; all ranks come here in the same round."""
         unit = slot.unit
         if isinstance(unit, Bucket):
@@ -376,6 +376,6 @@ def is_trainable(parameter: torch.Tensor) -> bool:
     return not is_lazy and parameter.requires_grad
 
 
-def is_open_question(unit: Unit) -> TypeGuard[Lone]:
+def is_open_question(unit: Unit) -> TypeGuard[LargeGradient]:
     """Whether ranks have not agreed yet in which form a unit travels."""
-    return isinstance(unit, Lone) and not unit.is_agreed
+    return isinstance(unit, LargeGradient) and not unit.is_agreed

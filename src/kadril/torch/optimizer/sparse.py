@@ -1,4 +1,4 @@
-"""A sparse gradient, as of `Embedding(sparse=True)`: rows of all ranks, side by side.
+"""A sparse gradient, such as that of `Embedding(sparse=True)`: rows of all ranks, side by side.
 
 Rows travel, not the whole table. A rank without a gradient takes part with no rows.
 """
@@ -11,9 +11,9 @@ import torch
 
 from kadril.torch.ops import sparse_allreduce_async
 from kadril.torch.optimizer.bucket import gradient_dtype
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
+from kadril.torch.optimizer.reduction_unit import Status
 from kadril.torch.optimizer.settings import Settings
-from kadril.torch.optimizer.slot import Slot
-from kadril.torch.optimizer.unit import Status
 
 __all__ = ["SparseUnit"]
 
@@ -21,7 +21,7 @@ __all__ = ["SparseUnit"]
 class SparseUnit:
     """One sparse gradient; see `Unit`. Made when a census found one; the same on all ranks."""
 
-    def __init__(self, name: str, slot: Slot, sparse_dim: int, settings: Settings) -> None:
+    def __init__(self, name: str, slot: ParameterSlot, sparse_dim: int, settings: Settings) -> None:
         self.slots = [slot]
         self.num_missing = 1
         self.status = Status.COLLECTING

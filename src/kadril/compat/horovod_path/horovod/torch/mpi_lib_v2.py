@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril.engine import Verb
+from kadril.torch.context import context
 from kadril.torch.handles import Finish, forget_all, keep, poll, synchronize
 from kadril.torch.ops.staging import put_back, staged
-from kadril.torch.running import running
 
 __all__ = [
     "horovod_torch_poll",
@@ -77,7 +77,7 @@ def allreduce_async(
             f"the output is {output.dtype} of shape {list(output.shape)}, and the tensor"
             f" {tensor.dtype} of shape {list(tensor.shape)}"
         )
-    conductor = running().engine.conductor(process_set_id)
+    conductor = context().engine.conductor(process_set_id)
     text = name.decode() if isinstance(name, bytes) else name
     source = staged(tensor)
     target = source if output is tensor else staged(output)

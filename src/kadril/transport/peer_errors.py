@@ -1,4 +1,4 @@
-"""Trouble with peers: the errors of network transports, so that all of them sound the same."""
+"""Errors about peers, as network transports raise them: all of them sound the same."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError
 from kadril.transport.call import Call
 
-__all__ = ["Trouble", "name_ranks", "revoked_text"]
+__all__ = ["FailedCall", "name_ranks", "revoked_text"]
 
 Error = TypeVar("Error", bound=PeerError)
 
 
-class Trouble(NamedTuple):
+class FailedCall(NamedTuple):
     """A call that cannot be completed. Its methods make the error, by what is known of the cause.
 
     Attributes:

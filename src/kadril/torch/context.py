@@ -12,10 +12,10 @@ from kadril.world import current
 if TYPE_CHECKING:
     from kadril.torch.process_sets import Registry
 
-__all__ = ["Running", "running", "slot"]
+__all__ = ["Context", "context", "holder"]
 
 
-class Running:
+class Context:
     """An engine and the process sets that are registered with it."""
 
     def __init__(self, engine: Engine, registry: Registry) -> None:
@@ -24,26 +24,26 @@ class Running:
         self.pid = os.getpid()
 
 
-class Slot:
-    """The one that runs in this process, if any."""
+class Holder:
+    """Holds the context of this process, if there is one."""
 
-    __slots__ = ("running",)
+    __slots__ = ("context",)
 
     def __init__(self) -> None:
-        self.running: Running | None = None
+        self.context: Context | None = None
 
 
-slot = Slot()
+holder = Holder()
 
 
-def running() -> Running:
+def context() -> Context:
     """What `init()` started.
 
     Raises:
         NotInitializedError: it was not called, or `shutdown()` was called since.
         ForkedError: this is a child made by fork of a rank.
     """
-    found = slot.running
+    found = holder.context
     if found is not None and found.pid != os.getpid():
         found.engine.world.check_usable("kadril.torch")
     if found is not None and not found.engine.is_closed:

@@ -1,4 +1,4 @@
-"""A lone gradient: one that is large enough to travel by itself, from where autograd put it.
+"""A large gradient travels by itself, from where autograd put it.
 
 Measured for 40 MB of gradients on two ranks (ms beyond the same step without communication):
 
@@ -17,15 +17,15 @@ from __future__ import annotations
 import torch
 
 from kadril.torch.optimizer.bucket import gradient_dtype
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
+from kadril.torch.optimizer.reduction_unit import Status
 from kadril.torch.optimizer.request import Request
 from kadril.torch.optimizer.settings import Settings
-from kadril.torch.optimizer.slot import Slot
-from kadril.torch.optimizer.unit import Status
 
-__all__ = ["Lone"]
+__all__ = ["LargeGradient"]
 
 
-class Lone:
+class LargeGradient:
     """One large gradient; see `Unit`.
 
     A rank that has no gradient, or a sparse one, before the ranks have agreed on its kind (see
@@ -35,7 +35,7 @@ class Lone:
         is_agreed: whether all ranks know that it is dense.
     """
 
-    def __init__(self, name: str, slot: Slot, settings: Settings) -> None:
+    def __init__(self, name: str, slot: ParameterSlot, settings: Settings) -> None:
         self.slots = [slot]
         self.num_missing = 1
         self.status = Status.COLLECTING

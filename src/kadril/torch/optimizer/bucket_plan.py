@@ -1,4 +1,4 @@
-"""Who travels with whom: parameters into buckets."""
+"""Which gradients are reduced in one request: small ones in buckets, large ones by themselves."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from kadril.torch.optimizer.bucket import gradient_dtype
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
 from kadril.torch.optimizer.settings import Groups
-from kadril.torch.optimizer.slot import Slot
 
-__all__ = ["is_lone", "plan_units"]
+__all__ = ["is_large", "plan_units"]
 
-# A gradient of more bytes travels by itself (lone.py says why).
-LONE_BYTES = 256 * 1024
+# A gradient of more bytes travels by itself (large_gradient.py says why).
+LARGE_BYTES = 256 * 1024
 
 # A bucket is closed at this size: its gradients are still in the cache when they are brought in,
 # and the first buckets are reduced while the backward pass goes on.
 BUCKET_BYTES = 1024 * 1024
 
 
-def plan_units(slots: Sequence[Slot], groups: Groups) -> list[list[Slot]]:
+def plan_units(slots: Sequence[ParameterSlot], groups: Groups) -> list[list[ParameterSlot]]:
     """Divide slots into units; the same on every rank that has the same parameters.
 
     Without groups, in reverse order of the parameters, as a backward pass makes their gradients: a
@@ -41,11 +41,13 @@ def plan_units(slots: Sequence[Slot], groups: Groups) -> list[list[Slot]]:
     return [part for group in chosen for part in by_kind(group)] + list(by_size(rest))
 
 
-def members(slots: Sequence[Slot], groups: Sequence[Sequence[torch.Tensor]]) -> list[list[Slot]]:
+def members(
+    slots: Sequence[ParameterSlot], groups: Sequence[Sequence[torch.Tensor]]
+) -> list[list[ParameterSlot]]:
     """The slots of each group of tensors."""
     slot_of = {id(slot.parameter): slot for slot in slots}
     seen: set[int] = set()
-    chosen: list[list[Slot]] = []
+    chosen: list[list[ParameterSlot]] = []
     for number, group in enumerate(groups):
         for parameter in group:
             if id(parameter) in seen:
@@ -58,28 +60,30 @@ def members(slots: Sequence[Slot], groups: Sequence[Sequence[torch.Tensor]]) -> 
     return [group for group in chosen if group]
 
 
-def equal_parts(slots: Sequence[Slot], num_parts: int) -> Iterator[Sequence[Slot]]:
+def equal_parts(
+    slots: Sequence[ParameterSlot], num_parts: int
+) -> Iterator[Sequence[ParameterSlot]]:
     """Cut a sequence into parts of about equal length; fewer where it is short."""
     num_parts = min(num_parts, len(slots))
     for part in range(num_parts):
         yield slots[part * len(slots) // num_parts : (part + 1) * len(slots) // num_parts]
 
 
-def by_kind(slots: Iterable[Slot]) -> list[list[Slot]]:
+def by_kind(slots: Iterable[ParameterSlot]) -> list[list[ParameterSlot]]:
     """Split by dtype and device, which one flat tensor cannot mix."""
-    parts: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
+    parts: dict[tuple[torch.dtype, torch.device], list[ParameterSlot]] = {}
     for slot in slots:
         parts.setdefault(kind(slot), []).append(slot)
     return list(parts.values())
 
 
-def by_size(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
+def by_size(slots: Iterable[ParameterSlot]) -> Iterator[list[ParameterSlot]]:
     """Large ones by themselves, the others together until a bucket is full."""
-    open_parts: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
+    open_parts: dict[tuple[torch.dtype, torch.device], list[ParameterSlot]] = {}
     sizes: dict[tuple[torch.dtype, torch.device], int] = {}
     for slot in slots:
         num_bytes = slot.parameter.numel() * gradient_dtype(slot.parameter).itemsize
-        if num_bytes > LONE_BYTES:
+        if num_bytes > LARGE_BYTES:
             yield [slot]
             continue
         key = kind(slot)
@@ -91,14 +95,14 @@ def by_size(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
     yield from open_parts.values()
 
 
-def kind(slot: Slot) -> tuple[torch.dtype, torch.device]:
+def kind(slot: ParameterSlot) -> tuple[torch.dtype, torch.device]:
     """What gradients of one flat tensor have in common."""
     return gradient_dtype(slot.parameter), slot.parameter.device
 
 
-def is_lone(part: Sequence[Slot]) -> bool:
+def is_large(part: Sequence[ParameterSlot]) -> bool:
     """Whether a part is one large gradient, which travels from where it is."""
     if len(part) > 1:
         return False
     parameter = part[0].parameter
-    return parameter.numel() * gradient_dtype(parameter).itemsize > LONE_BYTES
+    return parameter.numel() * gradient_dtype(parameter).itemsize > LARGE_BYTES

@@ -1,7 +1,7 @@
-"""The roll call: notes that ranks leave for each other in the store, for when something goes wrong.
+"""Notes that ranks leave for each other in the store, for when something goes wrong.
 
 gloo tells that a connection broke or that time ran out, not whose fault it is. So each rank notes
-what it knows under its own rank, and a rank in trouble reads the notes of the others:
+what it knows under its own rank, and a rank whose call failed reads the notes of the others:
 
     waiting/<rank>    number of the call it waits in   -> who has not come so far is late
     ending/<rank>     why it left the group            -> who alone says nothing is dead
@@ -22,7 +22,7 @@ from torch.distributed import Store
 
 from kadril.transport.ending import Ending
 
-__all__ = ["RollCall"]
+__all__ = ["StoreNotes"]
 
 ANSWER_TIME = 0.5  # seconds that ranks which lost the same peer have to say so
 
@@ -31,7 +31,7 @@ logger = logging.getLogger("kadril")
 Answer = TypeVar("Answer")
 
 
-class RollCall:
+class StoreNotes:
     """The notes of one group, seen from one of its ranks.
 
     Attributes:
@@ -107,5 +107,5 @@ class RollCall:
         try:
             return question()
         except RuntimeError as error:
-            logger.debug("no roll call, the store is gone: %s", error)
+            logger.debug("no notes, the store is gone: %s", error)
             return otherwise

@@ -1,4 +1,4 @@
-"""Process groups that must not end, because their end would wait for a thread.
+"""Process groups that are kept alive, because their end would wait for a thread.
 
 The end of a gloo group waits for the threads of that group. Two cases where this must not be:
 
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
-__all__ = ["Group", "bury_finished", "keep_in_children", "outlive"]
+__all__ = ["Group", "keep_in_children", "keep_until_done", "release_finished"]
 
 # A process group: torch's stubs leave its collectives out.
 Group: TypeAlias = Any
@@ -28,13 +28,13 @@ unfinished: list[tuple[Group, dist.Work]] = []
 living: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def outlive(group: Group, work: dist.Work) -> None:
+def keep_until_done(group: Group, work: dist.Work) -> None:
     """Keep a group as long as gloo waits for this work in it."""
     hold(group)
     unfinished.append((group, work))
 
 
-def bury_finished() -> None:
+def release_finished() -> None:
     """Let go of groups whose work is done."""
     for place in reversed(range(len(unfinished))):
         group, work = unfinished[place]

@@ -11,12 +11,12 @@ from kadril.errors import StateError
 
 if TYPE_CHECKING:
     from kadril.torch.optimizer.reducer import Reducer
-    from kadril.torch.optimizer.unit import Unit
+    from kadril.torch.optimizer.reduction_unit import Unit
 
-__all__ = ["Slot"]
+__all__ = ["ParameterSlot"]
 
 
-class Slot:
+class ParameterSlot:
     """One parameter.
 
     `arrived` runs for every parameter in every backward pass, so everything it needs hangs here.
@@ -62,7 +62,7 @@ class Slot:
         """Why a backward pass cannot be taken."""
         num_passes = self.reducer.num_passes
         return (
-            f"parameter {self.name!r} got a gradient for the {num_passes + 1}. time before"
+            f"parameter {self.name!r} got gradient number {num_passes + 1} before"
             f" optimizer.step(), but backward_passes_per_step is {num_passes}: what came before is"
             " being reduced over the ranks, and this would be lost. Call optimizer.step() or"
             " optimizer.zero_grad() first; to add up several passes, give"

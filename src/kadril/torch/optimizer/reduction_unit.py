@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-from kadril.torch.optimizer.slot import Slot
+from kadril.torch.optimizer.parameter_slot import ParameterSlot
 
 __all__ = ["Status", "Unit"]
 
@@ -35,7 +35,7 @@ class Unit(Protocol):
         status: where it is in this round.
     """
 
-    slots: list[Slot]
+    slots: list[ParameterSlot]
     num_missing: int
     status: Status
 

@@ -1,4 +1,4 @@
-"""Parts: how flat memory is cut, in bytes, always between elements."""
+"""How flat memory is cut into parts, in bytes, always between elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transport needs of a meeting of ranks on one host; `kadril.world.hub.Hub` is one.
+"""What a transport needs to be set up between ranks of one host; `kadril.world.hub.Hub` is that.
 
 Written as a protocol, since a transport lies below the world and does not import it.
 """

@@ -1,9 +1,9 @@
-"""A meeting: ranks of one group come together for a call and compare what they call.
+"""A group of ranks that meet over a network before each call, and compare what they call.
 
-`Meeting` is the lower half of a network transport. It holds what every call needs whatever it
+`NetworkGroup` is the lower half of a network transport. It holds what every call needs whatever it
 moves: that the group is usable, that one thread is served at a time, that all ranks call the same,
-and that a rank which fails does not leave the others waiting. The upper half, `moves.py`, moves the
-data.
+and that a rank which fails does not leave the others waiting. The upper half,
+`network_transport.py`, moves the data.
 
     rank 0   allreduce(float32[3], sum) --+
     rank 1   allreduce(float32[3], sum) --+-- records equal?  yes: go on, with what rode along
@@ -39,9 +39,9 @@ from kadril.transport.base import LateListener
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
-from kadril.transport.trouble import Trouble, name_ranks, revoked_text
+from kadril.transport.peer_errors import FailedCall, name_ranks, revoked_text
 
-__all__ = ["INLINE_BYTES", "Meeting", "Packet"]
+__all__ = ["INLINE_BYTES", "NetworkGroup", "Packet"]
 
 Packet: TypeAlias = tuple[int, torch.Tensor]  # (peer, its bytes): never empty, never to oneself
 
@@ -50,8 +50,8 @@ INLINE_BYTES = 64  # that ride along in the record of a meeting
 logger = logging.getLogger("kadril")
 
 
-class Meeting(abc.ABC):
-    """The ranks of one group, and how they come together.
+class NetworkGroup(abc.ABC):
+    """The ranks of one group, and how they meet.
 
     Attributes:
         kind: the name of the transport.
@@ -224,21 +224,21 @@ class Meeting(abc.ABC):
 
     def _left_by(self, rank: int, ending: Ending) -> KadrilError:
         """What the note of a rank means to this one."""
-        trouble, world_rank = self._trouble(), self.world_ranks[rank]
+        failed, world_rank = self._failed_call(), self.world_ranks[rank]
         if ending.kind == "revoked":
-            return trouble.revoked(world_rank, ending.reason)
+            return failed.revoked(world_rank, ending.reason)
         if ending.kind == "closed":
-            return trouble.closed(world_rank)
+            return failed.closed(world_rank)
         culprit = ending.culprit
         if culprit is None or culprit in (rank, self.rank) or culprit >= self.size:
-            return trouble.abandoned(world_rank, ending.reason)
+            return failed.abandoned(world_rank, ending.reason)
         if ending.kind == "failed":
-            return trouble.lost([self.world_ranks[culprit]])
-        return trouble.late([self.world_ranks[culprit]], self.config.patience)
+            return failed.lost([self.world_ranks[culprit]])
+        return failed.late([self.world_ranks[culprit]], self.config.patience)
 
-    def _trouble(self, words: str = "") -> Trouble:
+    def _failed_call(self, words: str = "") -> FailedCall:
         """What the errors about peers are made of."""
-        return Trouble(self._call, time.monotonic() - self._began, words)
+        return FailedCall(self._call, time.monotonic() - self._began, words)
 
     # Agreement.
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kadril.transport.parts import even_parts, segments, view_parts
+from kadril.transport.slicing import even_parts, segments, view_parts
 
 ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])
 

@@ -2,7 +2,7 @@
 
 An engine below (gloo, MPI) carries packets and knows nothing of element types. Sums are made by the
 native kernel pairwise by rank, so every transport gives the same bits, for every dtype, whatever
-the engine can add. Each call is a meeting (`meeting.py`), then packets:
+the engine can add. Each call is a meeting (`network_group.py`), then packets:
 
     bytes             allreduce
     up to 64          they ride along in the meeting
@@ -32,10 +32,10 @@ from kadril.transport import checks
 from kadril.transport.base import Message, Op
 from kadril.transport.buffer import Array, Buffer, DType, as_bytes
 from kadril.transport.call import Call, counted, reduction, shaped
-from kadril.transport.meeting import INLINE_BYTES, Meeting, Packet, as_data, as_tensor
-from kadril.transport.parts import even_parts, segments, view_parts
+from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_tensor
+from kadril.transport.slicing import even_parts, segments, view_parts
 
-__all__ = ["MovingTransport"]
+__all__ = ["NetworkTransport"]
 
 SMALL_BYTES = 16 << 10  # up to here one exchange more costs more than the bytes it saves
 SEGMENT_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
@@ -64,7 +64,7 @@ class Kernel(NamedTuple):
             )
 
 
-class MovingTransport(Meeting):
+class NetworkTransport(NetworkGroup):
     """A transport made of `_meet`, `_exchange` and `_subgroup`; see `base.py` for its methods."""
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
@@ -72,7 +72,7 @@ class MovingTransport(Meeting):
         self._num_splits = 0
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
-    def _subgroup(self, members: Sequence[int], label: str, number: int) -> MovingTransport:
+    def _subgroup(self, members: Sequence[int], label: str, number: int) -> NetworkTransport:
         """Make a transport for some ranks of this group, in that order; all of them call it.
 
         Args:
@@ -271,7 +271,7 @@ class MovingTransport(Meeting):
         with self._calling(call):
             self._agree(call)
 
-    def split(self, color: int | None, *, key: int | None = None) -> MovingTransport | None:
+    def split(self, color: int | None, *, key: int | None = None) -> NetworkTransport | None:
         """Make a transport for each set of ranks that give the same color."""
         color, key = checks.check_split(color, key, self.rank)
         call = Call("split")
