@@ -117,15 +117,6 @@ class Channel:
     ) -> Failure | None:
         """Messages are (peer, dtype, address, bytes)."""
 
-    def exchange_boxes(
-        self,
-        sends: Sequence[tuple[int, int, int, int, int, Sequence[tuple[int, int]]]],
-        recvs: Sequence[tuple[int, int, int, int, int, Sequence[tuple[int, int]]]],
-        name: str,
-        /,
-    ) -> Failure | None:
-        """Messages are (peer, dtype, address, bytes, bytes of a run, (count, stride) of dims)."""
-
     def barrier(self, name: str, /) -> Failure | None: ...
     def revoke(self) -> None: ...
     def close(self) -> None: ...

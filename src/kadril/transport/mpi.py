@@ -218,13 +218,13 @@ class MpiTransport(NetworkTransport):
 
     def _verdict(self, error: MPI.Exception, pending: Sequence[Pending]) -> KadrilError:
         """The error for what MPI says."""
-        failed = self._failed_call(f"MPI says: {error.Get_error_string()}")
+        call = self._failed_call(f"MPI says: {error.Get_error_string()}")
         failed = self._failed_ranks()
         if failed:
-            return failed.lost([self.world_ranks[rank] for rank in failed[:1]])
+            return call.lost([self.world_ranks[rank] for rank in failed[:1]])
         if error.Get_error_class() == MPI.ERR_REVOKED:
-            return failed.lost(sorted({self.world_ranks[message.peer] for message in pending}))
-        return failed.unknown("MPI")
+            return call.lost(sorted({self.world_ranks[message.peer] for message in pending}))
+        return call.unknown("MPI")
 
     def _failed_ranks(self) -> list[int]:
         """Ranks of this group that MPI knows to be dead; only a fault-tolerant one knows."""

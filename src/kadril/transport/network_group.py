@@ -311,7 +311,9 @@ def again(failure: KadrilError, call: Call) -> KadrilError:
 
 
 def as_tensor(data: bytes) -> torch.Tensor:
-    """Bytes as a tensor."""
+    """Return bytes as a tensor."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
