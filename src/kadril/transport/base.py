@@ -1,4 +1,4 @@
-"""The transport protocol: moves memory between the ranks of one group, in program order.
+"""What every transport is: it moves memory between the ranks of one group, in program order.
 
 A transport is blocking and ordered: every rank of the group makes the same calls in the same order.
 Asynchrony, names in any order and fusion belong to the engine above it. What every transport holds:
@@ -9,32 +9,31 @@ Asynchrony, names in any order and fusion belong to the engine above it. What ev
 3. No call waits for ever: `PeerLost` for a rank that is gone, `Stalled` for one that is late.
 
 Ranks in arguments (`root`, peers, keys of counts) are ranks within the group.
+
+Each collective is one method here, which looks at its arguments, and one `_run` method of each
+transport, which moves what was looked at:
+
+    allreduce(array, ...)  ---- checks.py ---->  _run_allreduce(CheckedReduction)
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import TypeAlias
 
-from kadril.transport.buffer import Array
+from kadril.transport import checks
+from kadril.transport.buffer import Array, Buffer, as_buffer
+from kadril.transport.operands import OPS, CheckedMessage, CheckedReduction, Message, Op
 from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["OPS", "LateListener", "Message", "Op", "Transport"]
-
-Op: TypeAlias = Literal["sum", "product", "min", "max", "band", "bor"]
-
-# A position in this tuple is the code of the op in the native core.
-OPS: tuple[str, ...] = get_args(Op)
-
-# (peer, memory): what goes to, or comes from, one neighbour.
-Message: TypeAlias = tuple[int, Array]
 
 # Called with the world ranks that a call waits for, and for how many seconds it has.
 LateListener: TypeAlias = Callable[[Sequence[int], float], None]
 
 
-@runtime_checkable
-class Transport(Protocol):
+class Transport(abc.ABC):
     """Moves memory between the ranks of one group.
 
     The layers above ask what a transport can, never which one it is.
@@ -50,6 +49,7 @@ class Transport(Protocol):
             thread of its own beside a computation. On shared memory it is work of the very core
             that computes.
         reaches_devices: whether tensors on a device may be given, if the backend takes them.
+        shared_memory: what the ranks share, where they share memory; None elsewhere.
         on_late: told of the ranks that a call waits for; where None, they are logged.
     """
 
@@ -60,12 +60,12 @@ class Transport(Protocol):
     takes_any_thread: bool
     overlaps: bool
     reaches_devices: bool
+    shared_memory: SharedMemory | None
     on_late: LateListener | None
 
-    @property
-    def shared_memory(self) -> SharedMemory | None:
-        """What the ranks share, where they share memory; None elsewhere."""
-        ...
+    def _look_for(self, array: Array) -> checks.Look:
+        """Return what looks at an array, and at those given together with it."""
+        return as_buffer
 
     def allreduce(
         self,
@@ -84,7 +84,8 @@ class Transport(Protocol):
         Works in place where `out` is None. Integers are scaled in float64 and truncated toward
         zero, 16-bit floats in float32.
         """
-        ...
+        source, target, code = checks.check_allreduce(array, op, out, look=self._look_for(array))
+        self._run_allreduce(CheckedReduction(source, target, op, code, prescale, postscale, name))
 
     def reduce(
         self,
@@ -101,11 +102,18 @@ class Transport(Protocol):
 
         On other ranks `array` is unchanged and `out` is not looked at.
         """
-        ...
+        source, target, code, root = checks.check_reduce(
+            array, root, op, out, rank=self.rank, size=self.size, look=self._look_for(array)
+        )
+        reduction = CheckedReduction(source, target, op, code, prescale, postscale, name)
+        self._run_reduce(reduction, root)
 
     def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
         """Copy the root's array into every rank's, in place."""
-        ...
+        memory, root = checks.check_broadcast(
+            array, root, size=self.size, look=self._look_for(array)
+        )
+        self._run_broadcast(memory, root, name)
 
     def allgatherv(
         self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
@@ -115,15 +123,18 @@ class Transport(Protocol):
         Rank r gives `counts[r]` elements; `out` has `sum(counts)`. `array` may be its own part of
         `out`.
         """
-        ...
+        source, target, counts = checks.check_allgatherv(
+            array, out, counts, rank=self.rank, size=self.size, look=self._look_for(array)
+        )
+        self._run_allgatherv(source, target, counts, name)
 
+    @abc.abstractmethod
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
         """Return a few bytes of each rank, as many of all: shapes, flags, digests.
 
         Raises:
             MismatchError: they gave different numbers of bytes.
         """
-        ...
 
     def reduce_scatterv(
         self,
@@ -140,7 +151,11 @@ class Transport(Protocol):
 
         `array` has `sum(counts)` elements on every rank, `out` has `counts[rank]`.
         """
-        ...
+        source, target, counts, code = checks.check_reduce_scatterv(
+            array, out, counts, op, rank=self.rank, size=self.size, look=self._look_for(array)
+        )
+        reduction = CheckedReduction(source, target, op, code, prescale, postscale, name)
+        self._run_reduce_scatterv(reduction, counts)
 
     def alltoallv(
         self,
@@ -152,7 +167,16 @@ class Transport(Protocol):
         name: str = "",
     ) -> None:
         """Send the r-th part of `array` to rank r; `out` is what came, in rank order."""
-        ...
+        source, target, sends, recvs = checks.check_alltoallv(
+            array,
+            send_counts,
+            out,
+            recv_counts,
+            rank=self.rank,
+            size=self.size,
+            look=self._look_for(array),
+        )
+        self._run_alltoallv(source, sends, target, recvs, name)
 
     def exchange(
         self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
@@ -162,24 +186,66 @@ class Transport(Protocol):
         Every rank of the group calls it, also one without neighbours. Several messages between the
         same two ranks are matched in the order of the lists. A message to oneself is allowed.
         """
-        ...
+        sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
+        self._run_exchange(sent, received, name)
 
+    @abc.abstractmethod
     def barrier(self, *, name: str = "") -> None:
         """Return when every rank has called it."""
-        ...
 
+    @abc.abstractmethod
     def split(self, color: int | None, *, key: int | None = None) -> Transport | None:
         """Make a transport for each set of ranks that give the same color; collective.
 
         Ranks are ordered by `key` (this group's rank where None). A color of None takes no part
         and gets None.
         """
-        ...
 
+    @abc.abstractmethod
     def revoke(self, reason: str = "") -> None:
         """Give the group up: every rank that waits in it, or calls it later, raises `Revoked`."""
-        ...
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Leave the group; local, and may be called again. Who still waits raises `PeerLost`."""
-        ...
+
+    # What a transport supplies. Arguments were checked; every rank of the group makes the call.
+
+    @abc.abstractmethod
+    def _run_allreduce(self, reduction: CheckedReduction) -> None:
+        """Reduce the sources of all ranks into the target of each."""
+
+    @abc.abstractmethod
+    def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
+        """Reduce the sources of all ranks into the target of the root."""
+
+    @abc.abstractmethod
+    def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
+        """Copy the root's memory into that of all ranks."""
+
+    @abc.abstractmethod
+    def _run_allgatherv(
+        self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
+    ) -> None:
+        """Concatenate the sources of all ranks in the target of each."""
+
+    @abc.abstractmethod
+    def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
+        """Reduce the sources of all ranks, part r into the target of rank r."""
+
+    @abc.abstractmethod
+    def _run_alltoallv(
+        self,
+        source: Buffer,
+        send_counts: Sequence[int],
+        target: Buffer,
+        recv_counts: Sequence[int],
+        name: str,
+    ) -> None:
+        """Send part r of the source to rank r."""
+
+    @abc.abstractmethod
+    def _run_exchange(
+        self, sends: Sequence[CheckedMessage], recvs: Sequence[CheckedMessage], name: str
+    ) -> None:
+        """Send and receive messages."""

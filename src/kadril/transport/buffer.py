@@ -62,6 +62,7 @@ class Buffer(NamedTuple):
     count: int  # type: ignore[assignment] # hides tuple.count, which nobody asks of a buffer
     dtype: DType
     shape: tuple[int, ...]
+    array: Array  # whose memory it is
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +99,7 @@ def as_buffer(array: Array) -> Buffer:
                 " .resolve_conj().resolve_neg()"
             )
         # Past the generated __new__, which costs more than all of the above.
-        return tuple.__new__(Buffer, (array.data_ptr(), array.numel(), dtype, array.shape))
+        return tuple.__new__(Buffer, (array.data_ptr(), array.numel(), dtype, array.shape, array))
     if isinstance(array, np.ndarray):
         return as_numpy_buffer(array)
     raise TypeError(f"expected a torch tensor or a numpy array, got {type(array).__name__}")
@@ -117,7 +118,7 @@ def as_numpy_buffer(array: npt.NDArray[np.generic]) -> Buffer:
         )
     if not array.flags.writeable:
         raise ValueError("the array is read-only; use .copy()")
-    return Buffer(array.__array_interface__["data"][0], array.size, dtype, array.shape)
+    return Buffer(array.__array_interface__["data"][0], array.size, dtype, array.shape, array)
 
 
 def as_bytes(array: Array) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kadril.errors import MismatchError
 from kadril.transport.buffer import Buffer
+from kadril.transport.operands import CheckedReduction
 
 __all__ = ["DIGEST_BYTES", "Call", "mismatch"]
 
@@ -49,25 +50,30 @@ class Call(NamedTuple):
         return hashlib.blake2b(compared.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def reduction(
-    operation: str,
-    memory: str,
-    op: str,
-    *,
-    root: int | None = None,
-    prescale: float,
-    postscale: float,
-    name: str,
+def reduction_call(
+    operation: str, memory: str, reduction: CheckedReduction, *, root: int | None = None
 ) -> Call:
-    """The call of a collective that reduces."""
-    common = [memory, op]
+    """Return the call of a collective that reduces."""
+    common = [memory, reduction.op]
     if root is not None:
         common.append(f"root={root}")
-    if prescale != 1.0:
-        common.append(f"prescale={prescale!r}")
-    if postscale != 1.0:
-        common.append(f"postscale={postscale!r}")
-    return Call(operation, tuple(common), name=name)
+    if reduction.prescale != 1.0:
+        common.append(f"prescale={reduction.prescale!r}")
+    if reduction.postscale != 1.0:
+        common.append(f"postscale={reduction.postscale!r}")
+    return Call(operation, tuple(common), name=reduction.name)
+
+
+def alltoallv_call(
+    memory: str,
+    source: Buffer,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    name: str,
+) -> Call:
+    """Return the call of an all-to-all: ranks need not send as much as they receive."""
+    own = f"send {counted(source, send_counts)}", f"recv {counted(source, recv_counts)}"
+    return Call("alltoallv", (memory,), own, name)
 
 
 def shaped(buffer: Buffer) -> str:

@@ -1,6 +1,6 @@
 """What one rank can find wrong with a call by itself, before any byte moves.
 
-One function per collective. Each looks at the arguments once and gives the buffers and codes that
+One function per collective. Each looks at the arguments once and returns the buffers and codes that
 the transport goes on with. They raise
 
     TypeError         an argument of the wrong type, or two dtypes where there must be one
@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kadril import _native
 from kadril.errors import UnsupportedError
-from kadril.transport.base import OPS, Message
 from kadril.transport.buffer import DTYPES, Array, Buffer, as_buffer
+from kadril.transport.operands import OPS, CheckedMessage, Message
 
 __all__ = [
-    "Addressed",
     "check_allgatherv",
     "check_allreduce",
     "check_alltoallv",
@@ -48,18 +47,10 @@ OP_CODES = {
 }
 
 
-class Addressed(NamedTuple):
-    """A message that was looked at: its peer, its memory."""
-
-    peer: int
-    buffer: Buffer
-    array: Array
-
-
 def check_allreduce(
     array: Array, op: str, out: Array | None, *, look: Look = as_buffer
 ) -> tuple[Buffer, Buffer, int]:
-    """Give the source, the target and the code of the op."""
+    """Return the source, the target and the code of the op."""
     source = look(array)
     code = check_op(op, source)
     if out is None or out is array:
@@ -84,7 +75,7 @@ def check_reduce(
     size: int,
     look: Look = as_buffer,
 ) -> tuple[Buffer, Buffer, int, int]:
-    """Give the source, the target, the op's code and the root; elsewhere `out` is not looked at."""
+    """Return source, target, the op's code and the root; elsewhere `out` is not looked at."""
     root = check_rank(root, size, "root")
     source, target, code = check_allreduce(array, op, out if rank == root else None, look=look)
     return source, target, code, root
@@ -93,7 +84,7 @@ def check_reduce(
 def check_broadcast(
     array: Array, root: int, *, size: int, look: Look = as_buffer
 ) -> tuple[Buffer, int]:
-    """Give the memory and the root."""
+    """Return the memory and the root."""
     return look(array), check_rank(root, size, "root")
 
 
@@ -106,7 +97,7 @@ def check_allgatherv(
     size: int,
     look: Look = as_buffer,
 ) -> tuple[Buffer, Buffer, tuple[int, ...]]:
-    """Give the source, the target and the counts; the source may be its own part of the target."""
+    """Return source, target and counts; the source may be its own part of the target."""
     source, target = look(array), look(out)
     counts = check_counts(counts, size, "counts")
     check_same_dtype(source, target)
@@ -127,7 +118,7 @@ def check_reduce_scatterv(
     size: int,
     look: Look = as_buffer,
 ) -> tuple[Buffer, Buffer, tuple[int, ...], int]:
-    """Give the source, the target, the counts and the op's code; the target may be its own part."""
+    """Return source, target, counts and the op's code; the target may be its own part."""
     source, target = look(array), look(out)
     counts = check_counts(counts, size, "counts")
     code = check_op(op, source)
@@ -149,7 +140,7 @@ def check_alltoallv(
     size: int,
     look: Look = as_buffer,
 ) -> tuple[Buffer, Buffer, tuple[int, ...], tuple[int, ...]]:
-    """Give the source, the target and both counts; no memory may be shared."""
+    """Return the source, the target and both counts; no memory may be shared."""
     source, target = look(array), look(out)
     send_counts = check_counts(send_counts, size, "send_counts")
     recv_counts = check_counts(recv_counts, size, "recv_counts")
@@ -172,8 +163,8 @@ def check_exchange(
     rank: int,
     size: int,
     look: Look = as_buffer,
-) -> tuple[list[Addressed], list[Addressed]]:
-    """Give both lists, looked at; received memory may overlap no other memory of the call."""
+) -> tuple[list[CheckedMessage], list[CheckedMessage]]:
+    """Return both lists, looked at; received memory may overlap no other memory of the call."""
     sent = [addressed(message, size, "sends", look) for message in sends]
     received = [addressed(message, size, "recvs", look) for message in recvs]
     to_itself = [describe(message.buffer) for message in sent if message.peer == rank]
@@ -188,14 +179,14 @@ def check_exchange(
 
 
 def check_split(color: int | None, key: int | None, rank: int) -> tuple[int | None, int]:
-    """Give the color and the key, this group's rank where that is None."""
+    """Return the color and the key, this group's rank where that is None."""
     if color is not None:
         color = as_int64(color, "color")
     return color, rank if key is None else as_int64(key, "key")
 
 
 def check_op(op: str, source: Buffer) -> int:
-    """Give the code of the op."""
+    """Return the code of the op."""
     code = OP_CODES.get((op, source.dtype.code))
     if code is not None:
         return code
@@ -208,7 +199,7 @@ def check_op(op: str, source: Buffer) -> int:
 
 
 def check_rank(rank: int, size: int, what: str) -> int:
-    """Give a rank of the group as a plain integer."""
+    """Return a rank of the group as a plain integer."""
     rank = as_index(rank, what)
     if not 0 <= rank < size:
         raise ValueError(f"{what} is {rank}; this group has ranks 0 to {size - 1}")
@@ -216,7 +207,7 @@ def check_rank(rank: int, size: int, what: str) -> int:
 
 
 def check_counts(counts: Sequence[int], size: int, what: str) -> tuple[int, ...]:
-    """Give the counts, one for each rank of the group, as plain integers."""
+    """Return the counts, one for each rank of the group, as plain integers."""
     plain = tuple(as_index(count, f"{what}[{i}]") for i, count in enumerate(counts))
     if len(plain) != size:
         raise ValueError(f"{what} has {len(plain)} entries; this group has {size} ranks")
@@ -250,7 +241,7 @@ def check_overlap(inner: Buffer, outer: Buffer, allowed: int | None) -> None:
         )
 
 
-def check_apart(sent: Sequence[Addressed], received: Sequence[Addressed]) -> None:
+def check_apart(sent: Sequence[CheckedMessage], received: Sequence[CheckedMessage]) -> None:
     """Require that nothing is received into memory that is sent from, or received into twice."""
     spans = sorted(
         (message.buffer.address, message.buffer.address + message.buffer.nbytes, is_received)
@@ -280,7 +271,7 @@ def overlaps(one: Buffer, other: Buffer) -> bool:
     )
 
 
-def addressed(message: Message, size: int, what: str, look: Look) -> Addressed:
+def addressed(message: Message, size: int, what: str, look: Look) -> CheckedMessage:
     """Look at one message of an exchange."""
     try:
         peer, array = message
@@ -288,7 +279,7 @@ def addressed(message: Message, size: int, what: str, look: Look) -> Addressed:
         raise TypeError(
             f"{what} must be a list of pairs (peer, memory), got {type(message).__name__}"
         ) from None
-    return Addressed(check_rank(peer, size, f"a peer in {what}"), look(array), array)
+    return CheckedMessage(check_rank(peer, size, f"a peer in {what}"), look(array))
 
 
 def describe(buffer: Buffer) -> str:

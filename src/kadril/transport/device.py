@@ -23,11 +23,11 @@ import torch.distributed as dist
 from kadril.config import Config
 from kadril.errors import KadrilError, UnsupportedError
 from kadril.transport import checks
-from kadril.transport.base import Message, Op
 from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
 from kadril.transport.c10d import C10dTransport
-from kadril.transport.call import Call, counted, reduction, shaped
+from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.kept_groups import Group, keep_in_children
+from kadril.transport.operands import CheckedReduction, Message, Op
 
 __all__ = ["DeviceTransport"]
 
@@ -72,154 +72,100 @@ class DeviceTransport(C10dTransport):
         super()._leave(failure)
         self._device_group = None
 
+    def _look_for(self, array: Array) -> checks.Look:
+        return as_device_buffer if self._is_ours(array) else super()._look_for(array)
+
     def _is_ours(self, array: Array) -> bool:
         """Whether an array is on a device."""
         return isinstance(array, torch.Tensor) and not array.is_cpu
 
-    # Collectives.
+    # Collectives: of memory on a device here, of CPU memory by gloo.
 
-    def allreduce(
-        self,
-        array: Array,
-        op: Op = "sum",
-        *,
-        out: Array | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; every rank gets the result."""
-        if not self._is_ours(array):
-            super().allreduce(array, op, out=out, prescale=prescale, postscale=postscale, name=name)
+    def _run_allreduce(self, reduction: CheckedReduction) -> None:
+        source = reduction.source
+        if not self._is_ours(source.array):
+            super()._run_allreduce(reduction)
             return
-        source, _, _ = checks.check_allreduce(array, op, out, look=as_device_buffer)
-        memory = placed(shaped(source), array)
-        call = reduction("allreduce", memory, op, prescale=prescale, postscale=postscale, name=name)
+        call = reduction_call("allreduce", placed(shaped(source), source.array), reduction)
         options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(REDUCE_OPS[op])
-        given, result = flat(array), flat(array if out is None else out)
+        options.reduceOp = dist.ReduceOp(REDUCE_OPS[reduction.op])
+        given, result = flat(source.array), flat(reduction.target.array)
         with self._running(call) as run:
-            scale(result.copy_(given), prescale)
+            scale(result.copy_(given), reduction.prescale)
             run(lambda group: group.allreduce([result], options))
-            scale(result, postscale)
+            scale(result, reduction.postscale)
 
-    def reduce(
-        self,
-        array: Array,
-        root: int,
-        op: Op = "sum",
-        *,
-        out: Array | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; the root gets the result."""
-        if not self._is_ours(array):
-            super().reduce(
-                array, root, op, out=out, prescale=prescale, postscale=postscale, name=name
-            )
+    def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
+        source = reduction.source
+        if not self._is_ours(source.array):
+            super()._run_reduce(reduction, root)
             return
-        source, _, _, root = checks.check_reduce(
-            array, root, op, out, rank=self.rank, size=self.size, look=as_device_buffer
-        )
-        memory = placed(shaped(source), array)
-        call = reduction(
-            "reduce", memory, op, root=root, prescale=prescale, postscale=postscale, name=name
-        )
-        work = scale(flat(array).clone(), prescale)
+        memory = placed(shaped(source), source.array)
+        call = reduction_call("reduce", memory, reduction, root=root)
+        work = scale(flat(source.array).clone(), reduction.prescale)
         with self._running(call) as run:
-            reduce_part(run, work, op, root)
+            reduce_part(run, work, reduction.op, root)
             if self.rank == root:
-                flat(array if out is None else out).copy_(scale(work, postscale))
+                flat(reduction.target.array).copy_(scale(work, reduction.postscale))
 
-    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
-        """Copy the root's array into every rank's."""
-        if not self._is_ours(array):
-            super().broadcast(array, root, name=name)
+    def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
+        if not self._is_ours(memory.array):
+            super()._run_broadcast(memory, root, name)
             return
-        buffer, root = checks.check_broadcast(array, root, size=self.size, look=as_device_buffer)
-        call = Call("broadcast", (placed(shaped(buffer), array), f"root={root}"), name=name)
-        with self._running(call) as run:
-            broadcast_part(run, flat(array), root)
+        text = placed(shaped(memory), memory.array)
+        with self._running(Call("broadcast", (text, f"root={root}"), name=name)) as run:
+            broadcast_part(run, flat(memory.array), root)
 
-    def allgatherv(
-        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    def _run_allgatherv(
+        self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
     ) -> None:
-        """Concatenate the arrays of all ranks, in rank order, on every rank."""
-        if not self._is_ours(array):
-            super().allgatherv(array, out, counts, name=name)
+        if not self._is_ours(source.array):
+            super()._run_allgatherv(source, target, counts, name)
             return
-        source, _, counts = checks.check_allgatherv(
-            array, out, counts, rank=self.rank, size=self.size, look=as_device_buffer
-        )
-        call = Call("allgatherv", (placed(counted(source, counts), array),), name=name)
-        with self._running(call) as run:
-            parts = torch.split(flat(out), list(counts))
+        text = placed(counted(source, counts), source.array)
+        with self._running(Call("allgatherv", (text,), name=name)) as run:
+            parts = torch.split(flat(target.array), list(counts))
             if source.count:
-                parts[self.rank].copy_(flat(array))
+                parts[self.rank].copy_(flat(source.array))
             for root, part in enumerate(parts):
                 broadcast_part(run, part, root)
 
-    def reduce_scatterv(
-        self,
-        array: Array,
-        out: Array,
-        counts: Sequence[int],
-        op: Op = "sum",
-        *,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; rank r gets the r-th part."""
-        if not self._is_ours(array):
-            super().reduce_scatterv(
-                array, out, counts, op, prescale=prescale, postscale=postscale, name=name
-            )
+    def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
+        source = reduction.source
+        if not self._is_ours(source.array):
+            super()._run_reduce_scatterv(reduction, counts)
             return
-        source, _, counts, _ = checks.check_reduce_scatterv(
-            array, out, counts, op, rank=self.rank, size=self.size, look=as_device_buffer
-        )
-        memory = placed(counted(source, counts), array)
-        call = reduction(
-            "reduce_scatterv", memory, op, prescale=prescale, postscale=postscale, name=name
-        )
-        parts = torch.split(scale(flat(array).clone(), prescale), list(counts))
+        memory = placed(counted(source, counts), source.array)
+        call = reduction_call("reduce_scatterv", memory, reduction)
+        scaled = scale(flat(source.array).clone(), reduction.prescale)
+        parts = torch.split(scaled, list(counts))
         with self._running(call) as run:
             for root, part in enumerate(parts):
-                reduce_part(run, part, op, root)
-            flat(out).copy_(scale(parts[self.rank], postscale))
+                reduce_part(run, part, reduction.op, root)
+            flat(reduction.target.array).copy_(scale(parts[self.rank], reduction.postscale))
 
-    def alltoallv(
+    def _run_alltoallv(
         self,
-        array: Array,
+        source: Buffer,
         send_counts: Sequence[int],
-        out: Array,
+        target: Buffer,
         recv_counts: Sequence[int],
-        *,
-        name: str = "",
+        name: str,
     ) -> None:
-        """Send the r-th part of `array` to rank r; `out` is what came here, in rank order."""
-        if not self._is_ours(array):
-            super().alltoallv(array, send_counts, out, recv_counts, name=name)
+        if not self._is_ours(source.array):
+            super()._run_alltoallv(source, send_counts, target, recv_counts, name)
             return
-        source, _, sends, recvs = checks.check_alltoallv(
-            array,
-            send_counts,
-            out,
-            recv_counts,
-            rank=self.rank,
-            size=self.size,
-            look=as_device_buffer,
-        )
-        own = f"send {counted(source, sends)}", f"recv {counted(source, recvs)}"
-        call = Call("alltoallv", (placed(source.dtype.name, array),), own, name)
-        given, result = flat(array), flat(out)
-        with self._running(call, (sends, recvs)) as run:
+        memory = placed(source.dtype.name, source.array)
+        call = alltoallv_call(memory, source, send_counts, recv_counts, name)
+        given, result = flat(source.array), flat(target.array)
+        with self._running(call, (send_counts, recv_counts)) as run:
             if self.size == 1:
                 result.copy_(given)
-            run(lambda group: group.alltoall_base(result, given, list(recvs), list(sends)))
+            run(
+                lambda group: group.alltoall_base(
+                    result, given, list(recv_counts), list(send_counts)
+                )
+            )
 
     def exchange(
         self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
@@ -318,7 +264,7 @@ def as_device_buffer(array: Array) -> Buffer:
         raise ValueError(
             f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()"
         )
-    return Buffer(array.data_ptr(), array.numel(), dtype, tuple(array.shape))
+    return Buffer(array.data_ptr(), array.numel(), dtype, tuple(array.shape), array)
 
 
 def placed(text: str, array: Array) -> str:

@@ -40,6 +40,7 @@ from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
 from kadril.transport.peer_errors import FailedCall, name_ranks, revoked_text
+from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["INLINE_BYTES", "NetworkGroup", "Packet"]
 
@@ -68,7 +69,7 @@ class NetworkGroup(abc.ABC):
     takes_any_thread: bool = True
     overlaps: bool = True
     reaches_devices: bool = False
-    shared_memory: None = None
+    shared_memory: SharedMemory | None = None
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
         if len(world_ranks) != size or not 0 <= rank < size:

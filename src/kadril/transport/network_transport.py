@@ -29,10 +29,11 @@ import torch
 from kadril import _native
 from kadril.config import Config
 from kadril.transport import checks
-from kadril.transport.base import Message, Op
-from kadril.transport.buffer import Array, Buffer, DType, as_bytes
-from kadril.transport.call import Call, counted, reduction, shaped
+from kadril.transport.base import Transport
+from kadril.transport.buffer import Buffer, DType, as_bytes
+from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_tensor
+from kadril.transport.operands import CheckedMessage, CheckedReduction
 from kadril.transport.slicing import even_parts, segments, view_parts
 
 __all__ = ["NetworkTransport"]
@@ -50,6 +51,13 @@ class Kernel(NamedTuple):
     prescale: float
     postscale: float
 
+    @classmethod
+    def of(cls, reduction: CheckedReduction) -> Kernel:
+        """The kernel of a call."""
+        return cls(
+            reduction.source.dtype, reduction.op_code, reduction.prescale, reduction.postscale
+        )
+
     def reduce(self, target: torch.Tensor, sources: Sequence[torch.Tensor]) -> None:
         """Write the reduction of the sources, in their order, to `target`; it may be one."""
         if target.numel():
@@ -64,7 +72,7 @@ class Kernel(NamedTuple):
             )
 
 
-class NetworkTransport(NetworkGroup):
+class NetworkTransport(NetworkGroup, Transport):
     """A transport made of `_meet`, `_exchange` and `_subgroup`; see `base.py` for its methods."""
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
@@ -88,23 +96,11 @@ class NetworkTransport(NetworkGroup):
 
     # Collectives.
 
-    def allreduce(
-        self,
-        array: Array,
-        op: Op = "sum",
-        *,
-        out: Array | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; every rank gets the result."""
-        source, _, code = checks.check_allreduce(array, op, out)
-        call = reduction(
-            "allreduce", shaped(source), op, prescale=prescale, postscale=postscale, name=name
-        )
-        kernel = Kernel(source.dtype, code, prescale, postscale)
-        given, result = as_bytes(array), as_bytes(array if out is None else out)
+    def _run_allreduce(self, reduction: CheckedReduction) -> None:
+        source = reduction.source
+        call = reduction_call("allreduce", shaped(source), reduction)
+        kernel = Kernel.of(reduction)
+        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
         with self._calling(call):
             if self._is_small(source):
                 kernel.reduce(result, list(self._agree(call, given)))
@@ -116,78 +112,50 @@ class NetworkTransport(NetworkGroup):
                 self._reduce_own(kernel, view_parts(given[begin:end], parts), mine)
                 self._share(result[begin:end], parts)
 
-    def reduce(
-        self,
-        array: Array,
-        root: int,
-        op: Op = "sum",
-        *,
-        out: Array | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; the root gets the result."""
-        source, _, code, root = checks.check_reduce(
-            array, root, op, out, rank=self.rank, size=self.size
-        )
-        call = reduction(
-            "reduce",
-            shaped(source),
-            op,
-            root=root,
-            prescale=prescale,
-            postscale=postscale,
-            name=name,
-        )
-        kernel = Kernel(source.dtype, code, prescale, postscale)
-        given, is_root = as_bytes(array), self.rank == root
-        result = as_bytes(out) if is_root and out is not None else given
+    def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
+        source = reduction.source
+        call = reduction_call("reduce", shaped(source), reduction, root=root)
+        kernel = Kernel.of(reduction)
+        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
         with self._calling(call):
             if self._is_small(source):
                 rows = self._agree(call, given)
-                if is_root:
+                if self.rank == root:
                     kernel.reduce(result, list(rows))
                 return
             self._agree(call)
             for begin, end in segments(source.nbytes, SEGMENT_BYTES):
                 self._reduce_segment(kernel, root, given[begin:end], result[begin:end])
 
-    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
-        """Copy the root's array into every rank's."""
-        buffer, root = checks.check_broadcast(array, root, size=self.size)
-        call = Call("broadcast", (shaped(buffer), f"root={root}"), name=name)
-        memory = as_bytes(array)
+    def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
+        call = Call("broadcast", (shaped(memory), f"root={root}"), name=name)
+        data = as_bytes(memory.array)
         with self._calling(call):
-            if memory.numel() <= INLINE_BYTES:
-                memory.copy_(self._agree(call, memory)[root])
+            if data.numel() <= INLINE_BYTES:
+                data.copy_(self._agree(call, data)[root])
                 return
             self._agree(call)
-            if self._is_small(buffer) or self.size == 2:
-                self._give(root, [memory] * self.size, memory)
+            if self._is_small(memory) or self.size == 2:
+                self._give(root, [data] * self.size, data)
                 return
             # The root gives each rank a part, and the ranks give their parts to each other: so the
             # root sends each byte twice at most, instead of once to every rank.
-            parts = even_parts(memory.numel(), self.size, 1)
-            views = view_parts(memory, parts)
+            parts = even_parts(data.numel(), self.size, 1)
+            views = view_parts(data, parts)
             self._give(root, views, views[self.rank])
-            self._share(memory, parts)
+            self._share(data, parts)
 
-    def allgatherv(
-        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    def _run_allgatherv(
+        self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
     ) -> None:
-        """Concatenate the arrays of all ranks, in rank order, on every rank."""
-        source, _, counts = checks.check_allgatherv(
-            array, out, counts, rank=self.rank, size=self.size
-        )
         call = Call("allgatherv", (counted(source, counts),), name=name)
         parts = [count * source.dtype.itemsize for count in counts]
-        result = as_bytes(out)
+        result = as_bytes(target.array)
         with self._calling(call):
             self._agree(call)
             mine = view_parts(result, parts)[self.rank]
             if mine.data_ptr() != source.address:
-                mine.copy_(as_bytes(array))
+                mine.copy_(as_bytes(source.array))
             self._share(result, parts)
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
@@ -198,28 +166,12 @@ class NetworkTransport(NetworkGroup):
         self.allgatherv(as_tensor(data), rows, [len(data)] * self.size, name=name)
         return [as_data(row) for row in rows]
 
-    def reduce_scatterv(
-        self,
-        array: Array,
-        out: Array,
-        counts: Sequence[int],
-        op: Op = "sum",
-        *,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; rank r gets the r-th part."""
-        source, _, counts, code = checks.check_reduce_scatterv(
-            array, out, counts, op, rank=self.rank, size=self.size
-        )
-        memory = counted(source, counts)
-        call = reduction(
-            "reduce_scatterv", memory, op, prescale=prescale, postscale=postscale, name=name
-        )
-        kernel = Kernel(source.dtype, code, prescale, postscale)
-        views = view_parts(as_bytes(array), [count * source.dtype.itemsize for count in counts])
-        result = as_bytes(out)
+    def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
+        source = reduction.source
+        call = reduction_call("reduce_scatterv", counted(source, counts), reduction)
+        kernel = Kernel.of(reduction)
+        parts = [count * source.dtype.itemsize for count in counts]
+        views, result = view_parts(as_bytes(source.array), parts), as_bytes(reduction.target.array)
         with self._calling(call):
             self._agree(call)
             step = max(SEGMENT_BYTES // self.size // 16, 1) * 16  # whole elements of every dtype
@@ -227,42 +179,35 @@ class NetworkTransport(NetworkGroup):
                 pieces = [view[begin : begin + step] for view in views]
                 self._reduce_own(kernel, pieces, result[begin : begin + step])
 
-    def alltoallv(
+    def _run_alltoallv(
         self,
-        array: Array,
+        source: Buffer,
         send_counts: Sequence[int],
-        out: Array,
+        target: Buffer,
         recv_counts: Sequence[int],
-        *,
-        name: str = "",
+        name: str,
     ) -> None:
-        """Send the r-th part of `array` to rank r; `out` is what came here, in rank order."""
-        source, _, send_counts, recv_counts = checks.check_alltoallv(
-            array, send_counts, out, recv_counts, rank=self.rank, size=self.size
-        )
-        own = f"send {counted(source, send_counts)}", f"recv {counted(source, recv_counts)}"
-        call = Call("alltoallv", (source.dtype.name,), own, name)
-        given = view_parts(as_bytes(array), [n * source.dtype.itemsize for n in send_counts])
-        result = view_parts(as_bytes(out), [n * source.dtype.itemsize for n in recv_counts])
+        call = alltoallv_call(source.dtype.name, source, send_counts, recv_counts, name)
+        item = source.dtype.itemsize
+        given = view_parts(as_bytes(source.array), [count * item for count in send_counts])
+        result = view_parts(as_bytes(target.array), [count * item for count in recv_counts])
         with self._calling(call):
             self._agree_in_pairs(call, send_counts, recv_counts)
             self._carry(list(enumerate(given)), list(enumerate(result)))
 
-    def exchange(
-        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    def _run_exchange(
+        self, sends: Sequence[CheckedMessage], recvs: Sequence[CheckedMessage], name: str
     ) -> None:
-        """Send to and receive from any set of neighbours in one call."""
-        sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
-        own = tuple(f"to {peer}: {checks.describe(buffer)}" for peer, buffer, _ in sent)
-        own += tuple(f"from {peer}: {checks.describe(buffer)}" for peer, buffer, _ in received)
+        own = tuple(f"to {peer}: {checks.describe(buffer)}" for peer, buffer in sends)
+        own += tuple(f"from {peer}: {checks.describe(buffer)}" for peer, buffer in recvs)
         call = Call("exchange", (), own, name)
         with self._calling(call):
             self._agree_in_pairs(
-                call, pair_digests(sent, self.size), pair_digests(received, self.size)
+                call, pair_digests(sends, self.size), pair_digests(recvs, self.size)
             )
             self._carry(
-                [(message.peer, as_bytes(message.array)) for message in sent],
-                [(message.peer, as_bytes(message.array)) for message in received],
+                [(peer, as_bytes(buffer.array)) for peer, buffer in sends],
+                [(peer, as_bytes(buffer.array)) for peer, buffer in recvs],
             )
 
     def barrier(self, *, name: str = "") -> None:
@@ -370,10 +315,10 @@ class NetworkTransport(NetworkGroup):
         return buffer.nbytes <= SMALL_BYTES or self.size == 1
 
 
-def pair_digests(messages: Sequence[checks.Addressed], size: int) -> list[int]:
+def pair_digests(messages: Sequence[CheckedMessage], size: int) -> list[int]:
     """For each peer a number that tells lists of messages apart by dtype and count; 0 for none."""
     lists: list[list[str]] = [[] for _ in range(size)]
-    for peer, buffer, _ in messages:
+    for peer, buffer in messages:
         lists[peer].append(checks.describe(buffer))
     return [short_digest(";".join(entry)) if entry else 0 for entry in lists]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +17,11 @@ from kadril import _native
 from kadril.config import Config
 from kadril.errors import NoRoomError
 from kadril.transport import checks
-from kadril.transport.base import LateListener, Message, Op
-from kadril.transport.buffer import TORCH_DTYPES, Array
+from kadril.transport.base import LateListener, Transport
+from kadril.transport.buffer import TORCH_DTYPES, Array, Buffer
 from kadril.transport.failures import to_exception
 from kadril.transport.hub import Hub
+from kadril.transport.operands import CheckedMessage, CheckedReduction, Op
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 from kadril.transport.shared_memory import SharedMemory
 
@@ -32,14 +32,13 @@ logger = logging.getLogger("kadril")
 _native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
 
-class ShmTransport:
+class ShmTransport(Transport):
     """Moves memory between ranks of one host; see the protocol in `base.py` for its members."""
 
     kind = "shm"
     takes_any_thread = True
     overlaps = False
     reaches_devices = False
-    shared_memory: SharedMemory
 
     def __init__(
         self,
@@ -108,39 +107,33 @@ class ShmTransport:
         name: str = "",
     ) -> None:
         """Reduce over all ranks; every rank gets the result."""
-        failure: Any = NotImplemented
         if out is None:
+            # The quick way: the core looks at the tensor itself, unless there is something to
+            # check, and perhaps to complain about.
             failure = self._channel.allreduce_tensor(array, op, prescale, postscale, name)
-        if failure is NotImplemented:  # something to check, and perhaps to complain about
-            source, target, op_code = checks.check_allreduce(array, op, out)
-            failure = self._channel.allreduce(
-                source.address,
-                target.address,
-                source.shape,
-                source.dtype.code,
-                op_code,
-                prescale,
-                postscale,
-                name,
-            )
+            if failure is None:
+                return
+            if failure is not NotImplemented:
+                raise to_exception(failure, self.world_ranks)
+        super().allreduce(array, op, out=out, prescale=prescale, postscale=postscale, name=name)
+
+    def _run_allreduce(self, reduction: CheckedReduction) -> None:
+        source, target, _, op_code, prescale, postscale, name = reduction
+        failure = self._channel.allreduce(
+            source.address,
+            target.address,
+            source.shape,
+            source.dtype.code,
+            op_code,
+            prescale,
+            postscale,
+            name,
+        )
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def reduce(
-        self,
-        array: Array,
-        root: int,
-        op: Op = "sum",
-        *,
-        out: Array | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; the root gets the result."""
-        source, target, op_code, root = checks.check_reduce(
-            array, root, op, out, rank=self.rank, size=self.size
-        )
+    def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
+        source, target, _, op_code, prescale, postscale, name = reduction
         failure = self._channel.reduce(
             source.address,
             target.address,
@@ -155,22 +148,16 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def broadcast(self, array: Array, root: int, *, name: str = "") -> None:
-        """Copy the root's array into every rank's."""
-        memory, root = checks.check_broadcast(array, root, size=self.size)
+    def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
         failure = self._channel.broadcast(
             memory.address, memory.shape, memory.dtype.code, root, name
         )
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def allgatherv(
-        self, array: Array, out: Array, counts: Sequence[int], *, name: str = ""
+    def _run_allgatherv(
+        self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
     ) -> None:
-        """Concatenate the arrays of all ranks on every rank."""
-        source, target, counts = checks.check_allgatherv(
-            array, out, counts, rank=self.rank, size=self.size
-        )
         failure = self._channel.allgatherv(
             source.address, target.address, counts, source.dtype.code, name
         )
@@ -186,21 +173,8 @@ class ShmTransport:
             return found
         raise to_exception(found, self.world_ranks)
 
-    def reduce_scatterv(
-        self,
-        array: Array,
-        out: Array,
-        counts: Sequence[int],
-        op: Op = "sum",
-        *,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str = "",
-    ) -> None:
-        """Reduce over all ranks; rank r gets the r-th part."""
-        source, target, counts, op_code = checks.check_reduce_scatterv(
-            array, out, counts, op, rank=self.rank, size=self.size
-        )
+    def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
+        source, target, _, op_code, prescale, postscale, name = reduction
         failure = self._channel.reduce_scatterv(
             source.address,
             target.address,
@@ -214,31 +188,24 @@ class ShmTransport:
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def alltoallv(
+    def _run_alltoallv(
         self,
-        array: Array,
+        source: Buffer,
         send_counts: Sequence[int],
-        out: Array,
+        target: Buffer,
         recv_counts: Sequence[int],
-        *,
-        name: str = "",
+        name: str,
     ) -> None:
-        """Send the r-th part to rank r."""
-        source, target, send_counts, recv_counts = checks.check_alltoallv(
-            array, send_counts, out, recv_counts, rank=self.rank, size=self.size
-        )
         failure = self._channel.alltoallv(
             source.address, send_counts, target.address, recv_counts, source.dtype.code, name
         )
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def exchange(
-        self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
+    def _run_exchange(
+        self, sends: Sequence[CheckedMessage], recvs: Sequence[CheckedMessage], name: str
     ) -> None:
-        """Send to and receive from any set of neighbours."""
-        sent, received = checks.check_exchange(sends, recvs, rank=self.rank, size=self.size)
-        failure = self._channel.exchange(native_messages(sent), native_messages(received), name)
+        failure = self._channel.exchange(native_messages(sends), native_messages(recvs), name)
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
@@ -333,7 +300,7 @@ class LateReport:
         )
 
 
-def native_messages(messages: Sequence[checks.Addressed]) -> list[tuple[int, int, int, int]]:
+def native_messages(messages: Sequence[CheckedMessage]) -> list[tuple[int, int, int, int]]:
     """Messages as the native core takes them: (peer, dtype, address, bytes)."""
     return [
         (message.peer, message.buffer.dtype.code, message.buffer.address, message.buffer.nbytes)
