@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 from kadril.collectives.memory import AnyArray
 from kadril.errors import MismatchError
 from kadril.transport.buffer import Array
-from kadril.transport.small import allgather_bytes
 from kadril.world import World
 
 __all__ = ["Rows", "agree_on_rows", "as_rows", "num_rows", "row_size"]
@@ -62,7 +61,7 @@ def agree_on_rows(
     shape = [int(length) for length in x.shape]
     mine = SHAPE.pack(len(shape), *shape, *[0] * (MAX_DIMS - len(shape)))
     mine += struct.pack(f"<{len(sends)}q", *sends)
-    told = allgather_bytes(world.transport, mine, f"{operation} {name}".strip())
+    told = world.transport.allgather_bytes(mine, name=f"{operation} {name}".strip())
     rows = [as_told(each, len(sends)) for each in told]
     if len({each.shape for each in rows}) > 1:
         shapes = {rank: str((each.num_rows, *each.shape)) for rank, each in enumerate(rows)}
