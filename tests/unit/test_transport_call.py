@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kadril.transport.buffer import as_buffer
-from kadril.transport.call import MAX_SHOWN, Call, counted, mismatch, reduction, shaped
+from kadril.transport.call import MAX_SHOWN, Call, counted, mismatch, reduction_call, shaped
+from kadril.transport.operands import CheckedReduction
 
 
 def test_text() -> None:
     buffer = as_buffer(torch.zeros(2, 3))
-    call = reduction("allreduce", shaped(buffer), "sum", prescale=1.0, postscale=1.0, name="grad")
+    plain = CheckedReduction(buffer, buffer, "sum", 0, 1.0, 1.0, "grad")
+    call = reduction_call("allreduce", shaped(buffer), plain)
     assert call.text == "allreduce(float32[2, 3], sum, name='grad')"
-    call = reduction("reduce", shaped(buffer), "max", root=1, prescale=0.5, postscale=2.0, name="")
+    scaled = CheckedReduction(buffer, buffer, "max", 3, 0.5, 2.0, "")
+    call = reduction_call("reduce", shaped(buffer), scaled, root=1)
     assert call.text == "reduce(float32[2, 3], max, root=1, prescale=0.5, postscale=2.0)"
     assert (
         Call("allgatherv", (counted(buffer, [4, 0, 2]),)).text == "allgatherv(float32[4 + 0 + 2])"

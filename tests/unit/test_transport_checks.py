@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kadril.transport.base import OPS
 from kadril.transport.buffer import DTYPES, Buffer, as_buffer, as_bytes
-from kadril.transport.checks import Addressed, check_allreduce, check_apart, check_op, overlaps
+from kadril.transport.checks import check_allreduce, check_apart, check_op, overlaps
+from kadril.transport.operands import CheckedMessage
 
 MEMORY = torch.zeros(60, dtype=torch.uint8)
 
@@ -40,7 +41,7 @@ def test_received_memory_must_be_apart(
     into = bytes_of(received)
     is_apart = len(into) == len(set(into)) and not set(into) & set(bytes_of(sent))
     messages = [
-        [Addressed(0, buffer_at(span), MEMORY) for span in spans] for spans in (sent, received)
+        [CheckedMessage(0, buffer_at(span)) for span in spans] for spans in (sent, received)
     ]
     if is_apart:
         check_apart(*messages)
