@@ -14,7 +14,7 @@ import pytest
 import torch
 from partition_kit import whole
 
-from kadril.compat.communicator import COMM_NULL, OPS, Communicator
+from kadril.compat.communicator import COMM_NULL, Communicator
 from kadril.compat.distdl_path.distdl import nn as dnn
 from kadril.compat.distdl_path.distdl.backend import backend
 from kadril.compat.distdl_path.distdl.backends.mpi.partition import (
@@ -23,6 +23,7 @@ from kadril.compat.distdl_path.distdl.backends.mpi.partition import (
 )
 from kadril.compat.distdl_path.distdl.functional import ZeroVolumeCorrectorFunction
 from kadril.compat.distdl_path.distdl.utilities.torch import TensorStructure, zero_volume_tensor
+from kadril.compat.reduction_op import OPS
 from kadril.partition import world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World

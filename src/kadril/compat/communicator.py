@@ -10,32 +10,18 @@ request: a transport moves data in program order, all ranks together.
 from __future__ import annotations
 
 import functools
-import operator
 import pickle
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from kadril.errors import UnsupportedError
+from kadril.compat.array_buffer import as_array, contiguous, empty_like, is_in_place, shaped
+from kadril.compat.reduction_op import OPS, op_name, op_of
 from kadril.partition import Group
-from kadril.transport.base import Op as OpName
 from kadril.transport.base import Transport
 
-__all__ = [
-    "COMM_NULL",
-    "GROUP_NULL",
-    "IN_PLACE",
-    "OPS",
-    "UNDEFINED",
-    "Communicator",
-    "Null",
-    "Op",
-    "op_name",
-]
+__all__ = ["COMM_NULL", "GROUP_NULL", "UNDEFINED", "Communicator", "Null"]
 
 UNDEFINED = -32766
 
@@ -55,87 +41,6 @@ class Null:
 
 COMM_NULL = Null("COMM_NULL")
 GROUP_NULL = Null("GROUP_NULL")
-
-
-class Op:
-    """A reduction operation.
-
-    Attributes:
-        name: of the transport's reduction.
-        on_objects: the same for two objects.
-    """
-
-    def __init__(self, name: str, on_objects: Callable[[Any, Any], Any]) -> None:
-        self.name = name
-        self.on_objects = on_objects
-
-    def __repr__(self) -> str:
-        return f"Op({self.name!r})"
-
-    def __call__(self, one: Any, other: Any) -> Any:
-        """Reduce two objects."""
-        return self.on_objects(one, other)
-
-
-OPS = {
-    "SUM": Op("sum", operator.add),
-    "PROD": Op("product", operator.mul),
-    "MIN": Op("min", min),
-    "MAX": Op("max", max),
-    "BAND": Op("band", operator.and_),
-    "BOR": Op("bor", operator.or_),
-}
-
-
-class InPlace:
-    """The marker for a receive buffer that holds the data to send, too."""
-
-    def __repr__(self) -> str:
-        return "IN_PLACE"
-
-
-IN_PLACE = InPlace()
-
-
-def op_of(op: object) -> Op:
-    """Return a reduction, given as an `Op`, by its name, or as mpi4py's own.
-
-    Raises:
-        UnsupportedError: none of them.
-    """
-    if isinstance(op, Op):
-        return op
-    if isinstance(op, str) and op.upper() in OPS:
-        return OPS[op.upper()]
-    mpi = sys.modules.get("mpi4py.MPI")
-    for name, each in OPS.items():
-        if mpi is not None and op == getattr(mpi, name):
-            return each
-    raise UnsupportedError(f"reductions are {', '.join(OPS)}; got {op!r}")
-
-
-def op_name(op: object) -> OpName:
-    """Return the transport's name of a reduction; raises as `op_of`."""
-    return cast("OpName", op_of(op).name)
-
-
-def is_in_place(buffer: object) -> bool:
-    """Whether a buffer is IN_PLACE, this one or mpi4py's."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    return isinstance(buffer, InPlace) or (mpi is not None and buffer is mpi.IN_PLACE)
-
-
-def as_array(buffer: Any) -> Any:
-    """Return the array of a buffer, which may be given as [array, datatype]."""
-    array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
-    if isinstance(array, torch.Tensor):
-        return array.detach()
-    if not isinstance(array, np.ndarray):
-        raise TypeError(
-            f"expected a numpy array or a torch tensor, got {type(array).__name__}; the"
-            " lower-case methods take other objects"
-        )
-    return array
 
 
 class Communicator:
@@ -286,26 +191,3 @@ class Communicator:
 
     def Free(self) -> None:
         """Do nothing: groups last as long as their world."""
-
-
-def contiguous(array: Any) -> Any:
-    """Return an array in memory that transports take: contiguous and writable."""
-    if isinstance(array, torch.Tensor):
-        return array.contiguous()
-    return np.require(array, requirements=["C", "W"])
-
-
-def shaped(out: Any, like: Any) -> Any:
-    """Return a view of an array with the shape of another of as many elements."""
-    view = out.reshape(like.shape)
-    if isinstance(out, np.ndarray) and not np.shares_memory(view, out):
-        raise ValueError(f"the array of shape {out.shape} to receive into is not contiguous")
-    return view
-
-
-def empty_like(array: Any, count: int) -> Any:
-    """Return a new array of `count` elements of the same dtype."""
-    if isinstance(array, torch.Tensor):
-        return array.new_empty(count)
-    result: npt.NDArray[Any] = np.empty(count, dtype=array.dtype)
-    return result

@@ -13,15 +13,9 @@ import time
 from typing import NoReturn
 
 import kadril
-from kadril.compat.communicator import (
-    COMM_NULL,
-    GROUP_NULL,
-    IN_PLACE,
-    OPS,
-    UNDEFINED,
-    Communicator,
-    Op,
-)
+from kadril.compat.array_buffer import IN_PLACE
+from kadril.compat.communicator import COMM_NULL, GROUP_NULL, UNDEFINED, Communicator
+from kadril.compat.reduction_op import OPS, Op
 from kadril.partition import Group, world_partition
 from kadril.transport.alone import group_of_one
 from kadril.world import find_identity

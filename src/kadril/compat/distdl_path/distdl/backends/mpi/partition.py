@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kadril.compat.communicator import Communicator, op_name
+from kadril.compat.communicator import Communicator
+from kadril.compat.reduction_op import op_name
 from kadril.partition import Partition
 
 from .common_group import in_common_group
