@@ -156,6 +156,15 @@ def test_files_of_living_strangers_are_theirs() -> None:
     path.rmdir()
 
 
+def test_the_directory_of_a_killed_session_is_its_own() -> None:
+    """Another session that ran meanwhile failed over it, until a next one had removed it."""
+    with subprocess.Popen(["true"]) as dead:
+        pass
+    with no_leaks():
+        directory = Path(tempfile.mkdtemp(prefix=f"kadril-session-{dead.pid}-"))
+    directory.rmdir()
+
+
 def test_what_the_kit_keeps_is_a_leak_once_it_is_released() -> None:
     owner = object()
     before = take_snapshot()
