@@ -1,92 +1,29 @@
-"""Box layers: every output is made of a box of inputs, as in pooling and interpolation.
+"""Box layers: layers without parameters whose outputs are made of boxes of inputs.
 
-    input blocks     | . . . . . | . . . |            outputs are balanced, whatever the input is
-    output blocks    | . . . | . . |
-    boxes            [ . . . . . . ]                  what a worker's outputs are made of
-                           [ . . . . . ]
+Pools and interpolation. A worker gets the box that its block of the output is made of
+(`kadril.ops.box_gather`), and then does with it what one process would do.
 
-A worker gets its box in one exchange (`kadril.ops.halo`), or cuts it out of its block where every
-worker has its own already, and then does what one process would do with that box.
+    y_r = f(box_r)          box_r = gather(x)_r            x* = gather*(f*(y*_r))
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import torch
 
-from kadril.ops import HaloExchanger
-from kadril.ops.structure import PlanCache, Structure, agree
-from kadril.partition import Interval, Partition, balanced_intervals
+from kadril.nn.reach import Reach, plan_reaches
+from kadril.nn.sharing import refuse_data
+from kadril.ops.box_gather import BoxGather
+from kadril.ops.box_plan import BoxPlan, WorkerBoxes
+from kadril.ops.calling import uncompiled
+from kadril.ops.structure import Structure
+from kadril.partition import Partition
 from kadril.partition.pairing import text
 
-__all__ = ["BoxLayer", "BoxPlan", "Reach", "per_dim", "refuse_data"]
-
-
-class Reach(Protocol):
-    """Which inputs outputs are made of, along one dim of the global tensor."""
-
-    def output_size(self, size: int) -> int:
-        """Outputs for so many inputs; less than 1 where there are too few."""
-
-    def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """What some outputs are made of; may go beyond the edges, into padding."""
-
-
-class Same:
-    """The reach of a dim that a layer leaves alone: batch and channels."""
-
-    def output_size(self, size: int) -> int:
-        """As many."""
-        return size
-
-    def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """Themselves."""
-        return outputs
-
-
-class BoxPlan(NamedTuple):
-    """What becomes of blocks; all but the last four are the same on all workers.
-
-    Attributes:
-        sizes: of the global input.
-        output_sizes: of the global output.
-        blocks: for each dim, what each position along its axis has.
-        outputs: the same, for its block of the output.
-        needed: the same, for what that is made of.
-        is_local: whether every worker has what it needs.
-        exchanger: gets a worker what it needs.
-        block: this worker's, for each dim.
-        box: what it needs, for each dim.
-        result: its block of the output, for each dim.
-        derived: what else the layer has found out, for this worker.
-    """
-
-    sizes: list[int]
-    output_sizes: list[int]
-    blocks: list[list[Interval]]
-    outputs: list[list[Interval]]
-    needed: list[list[Interval]]
-    is_local: bool
-    exchanger: HaloExchanger
-    block: list[Interval]
-    box: list[Interval]
-    result: list[Interval]
-    derived: Any = None
-
-    def gather(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
-        """The box of this worker; collective over the partition. The adjoint adds up."""
-        if not self.is_local:
-            return self.exchanger.exchange(x, structure)
-        if self.block == self.box:
-            return x
-        return x[
-            tuple(
-                slice(want.start - have.start, want.stop - have.start)
-                for have, want in zip(self.block, self.box, strict=True)
-            )
-        ]
+__all__ = ["BoxLayer", "per_dim"]
 
 
 class BoxLayer(torch.nn.Module):
@@ -95,6 +32,7 @@ class BoxLayer(torch.nn.Module):
     Attributes:
         P_x: where input and output are: an axis for each dim.
         what: the name of the layer in errors.
+        gather: gives each worker the box that its outputs are made of.
     """
 
     num_spatial: int
@@ -105,7 +43,7 @@ class BoxLayer(torch.nn.Module):
         super().__init__()
         self.P_x = P_x
         self.what = what or type(self).__name__
-        self._plans = PlanCache()
+        self.gather = BoxGather(P_x, self._plan, self.what)
         wanted = [self.num_spatial + 2, *([self.num_spatial + 1] if self.takes_unbatched else [])]
         if P_x.dim not in wanted:
             raise ValueError(
@@ -116,7 +54,7 @@ class BoxLayer(torch.nn.Module):
 
     @classmethod
     def check_kind(cls, layer: torch.nn.Module) -> Any:
-        """A torch layer of the kind that this one is the twin of.
+        """Return a torch layer of the kind that this one is the twin of.
 
         Raises:
             TypeError: it is of another kind.
@@ -134,91 +72,70 @@ class BoxLayer(torch.nn.Module):
         return self.P_x.dim - self.num_spatial
 
     def reaches(self, sizes: Sequence[int], dtype: torch.dtype) -> Sequence[Reach]:
-        """For each spatial dim; for a global input of these sizes, all dims included."""
+        """Return the reach of each spatial dim, for a global input of these sizes, all dims."""
         raise NotImplementedError
 
     def fill(self, dtype: torch.dtype) -> float:
-        """What lies beyond the edges of the input."""
+        """Return the value of what lies beyond the edges of the input."""
         return 0.0
 
     def replicates(self, dim: int, output_size: int) -> bool:
         """Whether all workers along an axis have the whole output along its dim."""
         return False
 
-    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> Any:
-        """What a layer finds out once for a plan, and keeps with it."""
+    def derive(self, mine: WorkerBoxes, dtype: torch.dtype) -> Any:
+        """Find out what is kept with a plan; pure arithmetic."""
         return None
 
-    def plan(self, structure: Structure) -> BoxPlan:
-        """What becomes of blocks; pure arithmetic, the same on all workers.
+    def compute(
+        self, box: torch.Tensor, mine: WorkerBoxes
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Make this worker's block of the output of its box."""
+        raise NotImplementedError
+
+    def nothing(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return the result on a rank that has no part in the input."""
+        return x.clone()
+
+    @uncompiled
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Compute; collective over the partition.
+
+        Args:
+            x: this worker's block; a zero-volume tensor on other ranks.
+
+        Returns:
+            Its block of the output, and of the indices if asked for; a copy of `x` on other ranks.
 
         Raises:
-            ValueError: the tensor does not fit to the partition or to the layer.
-            MismatchError: the blocks do not make up a tensor.
+            ValueError: the input does not match the partition or the layer; on every worker, before
+                any of it is moved.
+            MismatchError: the blocks do not make up a tensor; likewise.
         """
-        return self._plans.get(structure, lambda: self._plan(structure))
-
-    def _gather(self, x: torch.Tensor) -> tuple[torch.Tensor, BoxPlan]:
-        structure = agree(self.P_x, x, self.what)
-        plan = self.plan(structure)
-        return plan.gather(x, structure), plan
+        if not self.P_x.active:
+            refuse_data(x, self.what)
+            return self.nothing(x)
+        box, mine, _ = self.gather(x)
+        y = self.compute(box, mine)
+        return x.clone() if y is x else y
 
     def _plan(self, structure: Structure) -> BoxPlan:
-        blocks = structure.blocks(self.what)
-        index = self.P_x.index
-        if index is None:
-            raise AssertionError("only workers of the partition come here")
-        sizes = [have[-1].stop for have in blocks]
-        spatial = self.reaches(sizes, structure.dtype)
-        reaches = [*[Same()] * self.first_spatial, *spatial]
-        output_sizes = [reach.output_size(n) for reach, n in zip(reaches, sizes, strict=True)]
-        outputs, needed = [], []
-        for dim, (size, reach) in enumerate(zip(sizes, reaches, strict=True)):
-            results, inputs = self._along(dim, size, output_sizes[dim], reach)
-            outputs.append(results)
-            needed.append(inputs)
-        is_local = all(
-            have & want == want
-            for haves, wants in zip(blocks, needed, strict=True)
-            for have, want in zip(haves, wants, strict=True)
-        )
-        exchanger = HaloExchanger(
-            self.P_x,
-            [lambda _, wants=wants: wants for wants in needed],  # type: ignore[misc]
+        sizes = [along[-1].stop for along in structure.blocks(self.what)]
+        plan = plan_reaches(
+            structure,
+            self.reaches(sizes, structure.dtype),
+            self.what,
             fill=self.fill(structure.dtype),
-            what=self.what,
+            replicates=self.replicates,
         )
-        mine = [at(each, index) for each in (blocks, needed, outputs)]
-        plan = BoxPlan(sizes, output_sizes, blocks, outputs, needed, is_local, exchanger, *mine)
-        return plan._replace(derived=self.derive(plan, structure.dtype))
-
-    def _along(
-        self, dim: int, size: int, output_size: int, reach: Reach
-    ) -> tuple[list[Interval], list[Interval]]:
-        """For each position along an axis, its outputs and what they are made of."""
-        length = self.P_x.shape[dim]
-        if self.replicates(dim, output_size) and length > 1:
-            self._check_enough("input", dim, size, length)
-            return [Interval(0, output_size)] * length, balanced_intervals(size, length)
-        self._check_enough("output", dim, output_size, length)
-        outputs = balanced_intervals(output_size, length)
-        return outputs, [reach.inputs_of(each, size) for each in outputs]
-
-    def _check_enough(self, side: str, dim: int, size: int, length: int) -> None:
-        if size < length:
-            raise ValueError(
-                f"{self.what}: dim {dim} of the {side} has {size} elements, too few for the"
-                f" {length} workers along axis {dim} of P_x = {text(self.P_x.shape)}"
-            )
-
-
-def at(intervals: Sequence[Sequence[Interval]], index: Sequence[int]) -> list[Interval]:
-    """The box at a position."""
-    return [along[position] for along, position in zip(intervals, index, strict=True)]
+        if self.P_x.index is None:
+            return plan
+        derived = self.derive(plan.worker(self.P_x.index), structure.dtype)
+        return dataclasses.replace(plan, derived=derived)
 
 
 def per_dim(value: int | Sequence[int], num_dims: int, name: str, what: str) -> tuple[int, ...]:
-    """A setting for each dim, where one number stands for all.
+    """Return a setting for each dim, where one number stands for all.
 
     Raises:
         ValueError: there are more or fewer.
@@ -229,16 +146,3 @@ def per_dim(value: int | Sequence[int], num_dims: int, name: str, what: str) -> 
     if len(values) != num_dims:
         raise ValueError(f"{what}: {name} must be a number or {num_dims} of them, got {value}")
     return values
-
-
-def refuse_data(x: torch.Tensor, what: str) -> None:
-    """Refuse a block of the input on a rank that has no part in it.
-
-    Raises:
-        ValueError: it has elements.
-    """
-    if x.numel():
-        raise ValueError(
-            f"{what}: this rank is not in the partition of the input, and holds a tensor of shape"
-            f" {tuple(x.shape)}; give it a zero-volume tensor"
-        )

@@ -15,7 +15,7 @@ import torch
 from kadril import _native
 from kadril.ops.calling import uncompiled
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
-from kadril.ops.shm_moves import memory_for
+from kadril.ops.moves.shm_carrier import memory_for
 from kadril.ops.structure import any_requires_grad, is_differentiable
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition
@@ -60,7 +60,7 @@ def all_sum_reduce(
 def sum_over(
     x: torch.Tensor, group: Group, what: str, *, requires_grad: bool | None = None
 ) -> torch.Tensor:
-    """The sum over a group, on each of its ranks.
+    """Sum over a group, on each of its ranks.
 
     Args:
         x: of the same shape on all of them.
@@ -86,7 +86,7 @@ def sum_over(
 def sum_and_ask(
     x: torch.Tensor, memory: SharedMemory, what: str
 ) -> tuple[torch.Tensor, bool] | None:
-    """The sum in new memory, and whether any rank's tensor requires gradients, in one call.
+    """Sum in new memory, and ask whether any rank's tensor requires gradients, in one call.
 
     Returns:
         None for tensors that the native core does not add up by itself.
@@ -108,7 +108,7 @@ def sum_and_ask(
 def axes_to_reduce(
     P_x: Partition, axes_reduce: Sequence[int] | None, axes_keep: Sequence[int] | None
 ) -> list[int]:
-    """The axes that are summed over.
+    """Return the axes that are summed over.
 
     Raises:
         ValueError: not exactly one of the two was given, or there is no such axis.
@@ -124,7 +124,7 @@ def axes_to_reduce(
 
 
 def reduced(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
-    """The sum, in new memory."""
+    """Sum over a group, in new memory."""
     x = resolved(x).contiguous()
     transport = group.transport
     if transport.size == 1:

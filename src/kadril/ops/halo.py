@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kadril.ops.box_gather import BoxGather
+from kadril.ops.box_plan import BoxPlan, plan_boxes
 from kadril.ops.calling import uncompiled
-from kadril.ops.edges import EDGES, check_reach, hull_of, pick, sources_of
-from kadril.ops.mover import Mover
-from kadril.ops.moves import Moves, Side, move, plan_moves
-from kadril.ops.structure import PlanCache, Structure
+from kadril.ops.edges import EDGES
+from kadril.ops.structure import Structure
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition
 
@@ -29,8 +29,6 @@ __all__ = ["HaloExchanger", "Needed", "halo_exchange"]
 
 # From the blocks along one dim to what each position along its axis needs of it.
 Needed = Callable[[Sequence[Interval]], Sequence[Interval]]
-
-Sources = list[torch.Tensor | None]
 
 
 @uncompiled
@@ -55,30 +53,29 @@ def halo_exchange(
         what: for errors.
 
     Raises:
-        ValueError: the partition does not fit to the tensor, nothing would be left, or a dim has
+        ValueError: the partition does not match the tensor, nothing would be left, or a dim has
             too few elements to reflect; on all workers.
-        MismatchError: the blocks do not fit together; on all workers.
+        MismatchError: the blocks do not make up a tensor; on all workers.
     """
     needs = [widen(before, after) for before, after in halo]
     return HaloExchanger(P_x, needs, periodic=periodic, edges=edges, what=what)(x)
 
 
 def widen(before: int, after: int) -> Needed:
-    """Blocks with as many elements more on both sides, or fewer where negative."""
+    """Need so many elements more on both sides of blocks, or fewer where negative."""
     return lambda blocks: [Interval(block.start - before, block.stop + after) for block in blocks]
 
 
 class HaloExchanger:
-    """A halo exchange that is done again and again.
+    """A halo exchange that is done again and again: a box gather that gives new memory.
 
     Args:
         P_x: one axis for each dim of the tensors.
         needs: for each dim, from blocks to what is needed; None for the block itself.
-        periodic: as of `halo_exchange`.
+        periodic: see `halo_exchange`.
         fill: for what is beyond the edge, where that is "zeros".
-        edges: as of `halo_exchange`.
+        edges: see `halo_exchange`.
         what: for errors.
-        plans: where plans are kept; with others that have the same settings and partition.
     """
 
     def __init__(
@@ -90,94 +87,43 @@ class HaloExchanger:
         fill: float = 0.0,
         edges: Sequence[str] | str | None = None,
         what: str = "HaloExchange",
-        plans: PlanCache | None = None,
     ) -> None:
         self.P_x = P_x
         self.needs = needs
         self.edges = edges_of(P_x, periodic, edges, what)
-        self.periodic = [edge == "circular" for edge in self.edges]
-        self.picks = any(edge in ("reflect", "replicate") for edge in self.edges)
         self.fill = fill
         self.what = what
-        self._plans = PlanCache() if plans is None else plans
-        self._mover = Mover(P_x, P_x, self._moves, what)
+        self.gather = BoxGather(P_x, self._plan, what, gives_views=False)
         if len(needs) != P_x.dim:
             raise ValueError(f"{what}: {len(needs)} halos for the {P_x.dim} axes of {P_x!r}")
 
     @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Exchange."""
+        """Exchange; collective over the partition."""
         if not self.P_x.active:
             return nothing_of(x, self.P_x, self.what)
-        y, structure = self._mover(x)
-        return pick(y, self._look_up(structure)[1]) if self.picks else y
+        return self.gather(x).box
 
     def exchange(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
         """Exchange, with the structure already agreed on."""
-        moves, sources = self._look_up(structure)
-        y = move(x, moves, self.P_x.transport, self.what, requires_grad=structure.requires_grad)
-        return pick(y, sources) if self.picks else y
+        return self.gather.fetch(x, structure)
 
-    def _look_up(self, structure: Structure) -> tuple[Moves, Sources]:
-        return self._plans.get(
-            structure, lambda: (self._plan(structure), self._find_sources(structure))
-        )
-
-    def _moves(self, structure: Structure) -> Moves:
-        return self._look_up(structure)[0]
-
-    def _needed(self, structure: Structure) -> list[list[Interval]]:
-        """For each dim, what each position along its axis needs, also beyond the edge."""
+    def _plan(self, structure: Structure) -> BoxPlan:
+        check_fill(self.fill, structure.dtype, self.what)
         blocks = structure.blocks(self.what)
         needed = [
             list(have if need is None else need(have))
             for have, need in zip(blocks, self.needs, strict=True)
         ]
         for dim, (have, intervals) in enumerate(zip(blocks, needed, strict=True)):
-            where = f"{self.what}: dim {dim}"
             for position, (block, interval) in enumerate(zip(have, intervals, strict=True)):
                 if block.size and not interval.size:
                     raise ValueError(
                         f"{self.what}: nothing is left of dim {dim} for position {position} along"
                         f" axis {dim}, which has {block.size} elements"
                     )
-            check_reach(intervals, have[-1].stop, self.edges[dim], where)
-        return needed
-
-    def _plan(self, structure: Structure) -> Moves:
-        check_fill(self.fill, structure.dtype, self.what)
-        blocks = structure.blocks(self.what)
-        hulls = [
-            [hull_of(each, have[-1].stop, edge) for each in needed]
-            for have, needed, edge in zip(blocks, self._needed(structure), self.edges, strict=True)
-        ]
-        return plan_moves(
-            Side(range(self.P_x.size), self.P_x.shape, blocks, self.P_x.index),
-            Side(range(self.P_x.size), self.P_x.shape, hulls, self.P_x.index),
-            periods=[
-                (have[-1].stop or None) if wraps else None
-                for have, wraps in zip(blocks, self.periodic, strict=True)
-            ],
-            fill=self.fill,
-        )
-
-    def _find_sources(self, structure: Structure) -> Sources:
-        """For each dim, what to pick from what came, where it is not the box itself."""
-        found: Sources = []
-        if not self.picks:
-            return found
-        for have, needed, edge, position in zip(
-            structure.blocks(self.what),
-            self._needed(structure),
-            self.edges,
-            self.P_x.index or (),
-            strict=True,
-        ):
-            size, mine = have[-1].stop, needed[position]
-            sources = sources_of(mine, size, edge)
-            start = hull_of(mine, size, edge).start
-            found.append(None if sources is None else sources - start)
-        return found
+        edges, what = self.edges, self.what
+        return plan_boxes(self.P_x.shape, blocks, needed, edges, fill=self.fill, what=what)
 
 
 def edges_of(
@@ -186,7 +132,7 @@ def edges_of(
     edges: Sequence[str] | str | None,
     what: str,
 ) -> list[str]:
-    """What is beyond the ends of each dim.
+    """Return what is beyond the ends of each dim.
 
     Raises:
         ValueError: there is no such edge, or not one for each dim.
@@ -204,7 +150,11 @@ def edges_of(
 
 
 def check_fill(fill: float, dtype: torch.dtype, what: str) -> None:
-    """Raise `ValueError` where a dtype does not have the value that stands beyond the edge."""
+    """Refuse a value beyond the edge that a dtype does not have.
+
+    Raises:
+        ValueError: names both.
+    """
     if dtype.is_floating_point or dtype.is_complex:
         return
     low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import torch
 
 from kadril.ops.calling import uncompiled
-from kadril.ops.mover import Mover
-from kadril.ops.moves import Moves, Side, plan_moves
+from kadril.ops.moves.move_plan import Moves, Side, plan_moves
+from kadril.ops.moves.mover import Mover, Planned
 from kadril.ops.structure import Structure
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
@@ -56,9 +56,9 @@ def repartition(
         The block on `P_y`; a zero-volume tensor on other ranks.
 
     Raises:
-        ValueError: the partitions do not fit to the tensor, or a rank that is not in `P_x` has
+        ValueError: the partitions do not match the tensor, or a rank that is not in `P_x` has
             elements; on all ranks of both.
-        MismatchError: the blocks of `x` do not fit together; on all ranks of both.
+        MismatchError: the blocks of `x` do not make up a tensor; on all ranks of both.
     """
     mover = Repartitioner(P_x, P_y, sizes=sizes, preserve_batch=preserve_batch, what=what)
     return mover(x)
@@ -94,15 +94,21 @@ class Repartitioner:
         self.what = what
         self.structure: Structure | None = None
         self.union = union_of(P_x, P_y)
-        self._mover = Mover(self.union, P_x, self._plan, what, preserve_batch=preserve_batch)
+        self._mover = Mover(self.union, P_x, self._planned, what, preserve_batch=preserve_batch)
 
     @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Move the blocks."""
+        """Move the blocks; collective over the workers of both partitions."""
         if not self.union.active:
             return nothing_of(x, self.union, self.what)
-        y, self.structure = self._mover(x)
-        return y
+        moved = self._mover(x)
+        self.structure = moved.structure
+        if moved.y is None:
+            raise AssertionError("a repartition always moves")
+        return moved.y
+
+    def _planned(self, structure: Structure) -> Planned:
+        return Planned(self._plan(structure))
 
     def _plan(self, structure: Structure) -> Moves:
         blocks = structure.blocks(self.what)
@@ -138,7 +144,10 @@ def fills(sizes: Sequence[int], num_blocks: int, size: int) -> bool:
 
 
 def union_of(P_x: Partition, P_y: Partition) -> Partition:
-    """The workers of both; one of the two where it has them all. Collective over the world."""
+    """Return the workers of both; one of the two where it has them all.
+
+    Collective over the world.
+    """
     if P_x.root is P_y.root:
         for one, other in ((P_x, P_y), (P_y, P_x)):
             if set(other.ranks) <= set(one.ranks):

@@ -58,7 +58,7 @@ class Structure(NamedTuple):
     requires_grad: bool
 
     def blocks(self, what: str) -> list[list[Interval]]:
-        """For each dim, the interval of the global tensor at each position along its axis.
+        """Return, for each dim, the interval of the global tensor at each position along its axis.
 
         Raises:
             ValueError: the partition has not as many axes as the tensor has dims.
@@ -69,7 +69,7 @@ class Structure(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def blocks_of(structure: Structure, what: str) -> tuple[list[Interval], ...]:
-    """As `Structure.blocks`; every layer asks for the same ones several times in each call."""
+    """Find `Structure.blocks`; every layer asks for the same ones several times in each call."""
     num_dims = len(structure.shapes[0])
     if len(structure.partition_shape) != num_dims:
         raise ValueError(
@@ -93,7 +93,7 @@ def blocks_of(structure: Structure, what: str) -> tuple[list[Interval], ...]:
 def agree(
     partition: Partition, x: torch.Tensor, what: str, owners: Partition | None = None
 ) -> Structure:
-    """What the workers of a partition hold; collective over it.
+    """Agree on what the workers of a partition hold; collective over it.
 
     Args:
         partition: who take part.
@@ -114,7 +114,7 @@ def agree(
 
 
 def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
-    """As `agree`, among the workers of a group."""
+    """Agree on what the workers of a group hold; see `agree`."""
     rows = b"".join(group.transport.allgather_bytes(row_of(x), name=what))
     return structure_of(rows, group.ranks, group.ranks, (len(group.ranks),), what)
 
@@ -151,13 +151,13 @@ class Row(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As people write it."""
+        """The row as people write it."""
         dtype = DTYPES[self.dtype_code] if self.dtype_code >= 0 else "another dtype"
         return f"{dtype} of shape {list(self.shape)}"
 
 
 def row_of(x: torch.Tensor) -> bytes:
-    """What this worker holds. Nothing is refused here: what one finds wrong, all shall find."""
+    """Describe what this worker holds. Nothing is refused here: what one finds, all shall find."""
     is_recording = torch.is_grad_enabled()
     shape = x.shape[:MAX_DIMS]
     return ROW.pack(
@@ -178,7 +178,7 @@ def structure_of(
     owners_shape: tuple[int, ...],
     what: str,
 ) -> Structure:
-    """The structure that follows from what all workers hold; raises as `agree`.
+    """Return the structure that follows from what all workers hold; for errors see `agree`.
 
     Args:
         rows: of `row_of`, one after the other.
@@ -206,7 +206,7 @@ def structure_of(
 
 
 def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str) -> torch.dtype:
-    """Raise where tensors cannot be parts of one; the dtype of all of them.
+    """Return the dtype of all tensors; raise where they cannot be parts of one.
 
     Args:
         held: by those who hold a part, by world rank.
@@ -243,7 +243,7 @@ def is_differentiable(dtype: torch.dtype) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def shared_plans(*settings: Hashable) -> PlanCache:
-    """The plans of all layers with the same settings: a network has many that are alike.
+    """Return the plans of all layers with the same settings: a network has many that are alike.
 
     Args:
         settings: all that plans follow from besides the structure; plain values, since they are
@@ -260,14 +260,18 @@ class PlanCache:
         self._plans: dict[Hashable, Any] = {}
 
     def __deepcopy__(self, _: dict[int, object]) -> PlanCache:
-        """An empty one: plans are no state, and belong to this process."""
+        """Return an empty cache: plans are no state, and belong to this process."""
         return PlanCache(self._capacity)
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[int]]:
         return PlanCache, (self._capacity,)
 
+    def values(self) -> list[Any]:
+        """Return the plans that are kept, the oldest first."""
+        return list(self._plans.values())
+
     def find(self, key: Hashable) -> Any:
-        """The plan for a key; None where there is none."""
+        """Return the plan for a key; None where there is none."""
         return self._plans.get(key)
 
     def put(self, key: Hashable, plan: object) -> None:
@@ -278,7 +282,7 @@ class PlanCache:
         self._plans[key] = plan
 
     def get(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
-        """The plan for a key, made where there is none."""
+        """Return the plan for a key; make it where there is none."""
         plan: Plan | None = self._plans.get(key)
         if plan is None:
             plan = make()

@@ -12,13 +12,13 @@ from conv_kit import assert_all_equal, gradients, with_whole_numbers
 from hypothesis import strategies as st
 from partition_kit import Case, block, blocks_of, grid, grids_up_to
 
+from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d, DistributedConv3d
 from kadril.nn.conv.transpose import (
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
     DistributedConvTranspose3d,
 )
-from kadril.nn.conv.window import TransposedWindow
 from kadril.testing import check_autograd_adjoint, integer_valued
 from kadril.world import World
 

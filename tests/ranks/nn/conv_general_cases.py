@@ -11,7 +11,7 @@ from conv_kit import with_whole_numbers
 from hypothesis import strategies as st
 from partition_kit import Case, block, blocks_of, grid, grids_up_to
 
-from kadril.nn.conv.window import TransposedWindow
+from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.partition import Partition
 from kadril.testing import check_autograd_adjoint, integer_valued
 from kadril.world import World

@@ -84,8 +84,8 @@ def test_no_data_is_moved_or_copied_where_each_has_what_it_needs(world: World) -
         shape = [4 // partition[0], 3, 8 // partition[2], 8]
         x = torch.zeros(shape)
         structure = agree(P_x, x, "test")
-        assert layer.input.plan(structure).is_local
-        assert layer.input.gather(x, structure).data_ptr() == x.data_ptr()
+        assert layer.gather.plan(structure).is_local
+        assert layer.gather.fetch(x, structure).data_ptr() == x.data_ptr()
         assert layer(x).shape[0] == 4 // partition[0]
 
 

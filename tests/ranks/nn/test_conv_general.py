@@ -12,7 +12,7 @@ from conv_general_cases import GeneralCase, check_general, general_cases
 from partition_kit import TRANSPORTS, Case, draw_cases, grid
 
 from kadril.errors import MismatchError
-from kadril.nn.conv.groups import pieces_of
+from kadril.nn.conv.channel_groups import pieces_of
 from kadril.nn.conv.layers import (
     DistributedChannelConv1d,
     DistributedConv1d,

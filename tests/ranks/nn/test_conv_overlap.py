@@ -38,7 +38,7 @@ def overlapping(made: list[Any]) -> Layers:
 
 def lies(layer: Any) -> bool:
     """Whether a layer has convolved its block as it lies."""
-    return any(plan != (None,) for plan in layer._plans._plans.values())
+    return any(plan.leaves_blocks for plan in layer.gather.kept_plans())
 
 
 @st.composite

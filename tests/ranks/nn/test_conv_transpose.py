@@ -9,13 +9,14 @@ from conv_general_cases import GeneralCase, check_general, general_transpose_cas
 from conv_kit import with_whole_numbers
 from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
 
+from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.nn.conv.transpose import (
     DistributedChannelConvTranspose1d,
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
     DistributedGeneralConvTranspose1d,
 )
-from kadril.nn.conv.window import TransposedWindow
+from kadril.nn.conv.transposed_convolution import TransposedConvolution
 from kadril.ops.structure import agree
 from kadril.partition import Interval
 from kadril.testing import integer_valued, ranks
@@ -122,10 +123,10 @@ def test_no_data_is_moved_where_each_has_what_it_needs(world: World) -> None:
     P_x = grid(world, (1, 1, 2, 1))
     twin = DistributedConvTranspose2d.of(torch.nn.ConvTranspose2d(3, 2, 2, 2), P_x)
     x = torch.zeros(1, 3, 4, 5)
-    source = twin.input_for([0, 0])
-    plan = source.plan(agree(P_x, x, "test"))
+    plan = twin.gather.plan(agree(P_x, x, "test"))
     assert plan.is_local
-    assert source.cut_at(plan, [world.rank, 0]).block is None
+    assert isinstance(twin.form.kind, TransposedConvolution)
+    assert twin.form.kind.cut_at(plan, [world.rank, 0]).block is None
     assert twin(x).shape == (1, 2, 8, 10)
 
 
@@ -138,7 +139,7 @@ def test_inputs_of_a_transposed_window() -> None:
                     window = TransposedWindow(kernel, stride, dilation, padding, 0)
                     for start in range(12):
                         outputs = Interval(start, start + 3)
-                        inputs = window.inputs_of(outputs)
+                        inputs = window.inputs_of(outputs, 20)
                         assert window.outputs_of(inputs) & outputs == outputs
                         for one in range(-9, 20):
                             first = stride * one - padding

@@ -1,30 +1,16 @@
 """Partitioned convolutions: the same result as torch's, with the tensor spread over workers.
 
-| form | partitions | what each worker holds of the weight |
-|---|---|---|
-| feature | P_x = batch x 1 x S | all of it |
-| channel | P_x = batch x in x 1.., P_y = batch x out x 1.., P_w = out x in x 1.. | its block |
-| general | P_x = batch x in x S, P_y = batch x out x S, P_w = out x in x S | its block |
-
-`DistributedConv1d`, `2d` and `3d` choose the form by the partitions that they are given. Where the
-batch is split, P_w of the last two has an axis for it before the others.
-
-Forward and adjoint are in `conv/feature.py` and `conv/general.py`.
+`DistributedConv1d`, `2d` and `3d` choose their form by the partitions that they are given: see
+`conv_form.py`. Forward and adjoint are in `feature_form.py` and `split_form.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch.nn.modules.conv import _ConvNd
-from typing_extensions import Self
 
-from kadril.nn.conv.feature import FeatureConv
-from kadril.nn.conv.general import ChannelConv, GeneralConv
-from kadril.nn.conv.input import ConvInput
-from kadril.nn.conv.layer import ConvLayer, Forms, Size, form_for
-from kadril.nn.sharing import same_on_all
+from kadril.nn.conv.conv_layer import ConvLayer, Size
+from kadril.nn.conv.convolution import Convolution
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = [
@@ -73,27 +59,11 @@ class DistributedConv(ConvLayer):
     has whole parameters on each.
 
     Raises:
-        ValueError: partitions that do not fit to each other or to the layer, or settings that torch
+        ValueError: partitions that do not match each other or the layer, or settings that torch
             refuses; on all ranks.
-
-    Attributes:
-        input: gives each worker the part of the input that its outputs are made of.
     """
 
-    input: ConvInput
-    overlap: bool | None
-
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Choose the form."""
-        form = form_for(
-            cls,
-            FORMS,
-            arguments[0] if arguments else keywords.get("P_x"),
-            keywords.get("P_y"),
-            keywords.get("P_w"),
-        )
-        chosen: Self = super().__new__(form)
-        return chosen
+    kind = Convolution
 
     def __init__(
         self,
@@ -115,9 +85,7 @@ class DistributedConv(ConvLayer):
         overlap: bool | None = None,
     ) -> None:
         super().__init__()
-        self.overlap = overlap
-        make: Any = self.torch_class  # whose signatures want tuples where sequences do
-        layer = make(
+        arguments = (
             in_channels,
             out_channels,
             kernel_size,
@@ -130,44 +98,25 @@ class DistributedConv(ConvLayer):
             device,
             dtype,
         )
-        same_on_all(P_x if P_w is None else P_w, [layer.weight, layer.bias])
-        self._set_up(layer, P_x, P_y, P_w, None)
+        self._draw(arguments, P_x, P_y, P_w, overlap)
 
-    @classmethod
-    def of(
-        cls,
-        layer: _ConvNd,
-        P_x: Partition,
-        P_y: Partition | None = None,
-        P_w: Partition | None = None,
-        *,
-        what: str | None = None,
-        overlap: bool | None = None,
-    ) -> Self:
-        """The twin of a torch layer.
-
-        In the feature form it takes over the parameters themselves; in the others, copies of this
-        worker's blocks. They must be the same on all ranks.
+    @uncompiled
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve; collective over the partition, or over the workers of all three partitions.
 
         Args:
-            layer: the torch layer.
-            P_x: where the input is.
-            P_y: where the output is, if channels are split.
-            P_w: where the weight is, if channels are split.
-            what: its name in errors.
-            overlap: as of the class.
+            x: this worker's block of the input on `P_x`; a zero-volume tensor on other ranks.
+
+        Returns:
+            Its block of the output, which is balanced, on `P_x`, or on `P_y` where that is given; a
+            zero-volume tensor on other ranks.
 
         Raises:
-            TypeError: not a layer of this kind.
-            ValueError: as of the class.
+            ValueError: the input does not match the partitions or the layer; on every worker,
+                before any of it is moved.
+            MismatchError: the blocks do not make up a tensor; likewise.
         """
-        cls._check_kind(layer)
-        form = form_for(cls, FORMS, P_x, P_y, P_w)
-        twin: Self = object.__new__(form)
-        torch.nn.Module.__init__(twin)
-        twin.overlap = overlap
-        twin._set_up(layer, P_x, P_y, P_w, what)
-        return twin.train(layer.training)
+        return self._convolve(x)
 
 
 class DistributedConv1d(DistributedConv):
@@ -191,56 +140,37 @@ class DistributedConv3d(DistributedConv):
     torch_class = torch.nn.Conv3d
 
 
-class DistributedFeatureConv1d(FeatureConv, DistributedConv1d):
-    """The feature form."""
+class DistributedFeatureConv1d(DistributedConv1d, form="Feature"):
+    """The feature form of `DistributedConv1d`: see `conv_form.py`."""
 
 
-class DistributedFeatureConv2d(FeatureConv, DistributedConv2d):
-    """The feature form."""
+class DistributedFeatureConv2d(DistributedConv2d, form="Feature"):
+    """The feature form of `DistributedConv2d`: see `conv_form.py`."""
 
 
-class DistributedFeatureConv3d(FeatureConv, DistributedConv3d):
-    """The feature form."""
+class DistributedFeatureConv3d(DistributedConv3d, form="Feature"):
+    """The feature form of `DistributedConv3d`: see `conv_form.py`."""
 
 
-class DistributedChannelConv1d(ChannelConv, DistributedConv1d):
-    """The channel form."""
+class DistributedChannelConv1d(DistributedConv1d, form="Channel"):
+    """The channel form of `DistributedConv1d`: see `conv_form.py`."""
 
 
-class DistributedChannelConv2d(ChannelConv, DistributedConv2d):
-    """The channel form."""
+class DistributedChannelConv2d(DistributedConv2d, form="Channel"):
+    """The channel form of `DistributedConv2d`: see `conv_form.py`."""
 
 
-class DistributedChannelConv3d(ChannelConv, DistributedConv3d):
-    """The channel form."""
+class DistributedChannelConv3d(DistributedConv3d, form="Channel"):
+    """The channel form of `DistributedConv3d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConv1d(GeneralConv, DistributedConv1d):
-    """The general form."""
+class DistributedGeneralConv1d(DistributedConv1d, form="General"):
+    """The general form of `DistributedConv1d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConv2d(GeneralConv, DistributedConv2d):
-    """The general form."""
+class DistributedGeneralConv2d(DistributedConv2d, form="General"):
+    """The general form of `DistributedConv2d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConv3d(GeneralConv, DistributedConv3d):
-    """The general form."""
-
-
-FORMS: Forms = {
-    DistributedConv1d: (
-        DistributedFeatureConv1d,
-        DistributedChannelConv1d,
-        DistributedGeneralConv1d,
-    ),
-    DistributedConv2d: (
-        DistributedFeatureConv2d,
-        DistributedChannelConv2d,
-        DistributedGeneralConv2d,
-    ),
-    DistributedConv3d: (
-        DistributedFeatureConv3d,
-        DistributedChannelConv3d,
-        DistributedGeneralConv3d,
-    ),
-}
+class DistributedGeneralConv3d(DistributedConv3d, form="General"):
+    """The general form of `DistributedConv3d`: see `conv_form.py`."""

@@ -27,7 +27,7 @@ def should_overlap(transport: Transport) -> bool:
 
 
 def run_beside(exchange: Callable[[], None], meanwhile: Callable[[], Result]) -> Result:
-    """Run an exchange in a thread, and something else here; the result of that.
+    """Run an exchange in a thread, and something else here; return the result of that.
 
     The exchange has ended when this returns or raises, so that what follows on the transport is in
     order on all ranks.

@@ -26,13 +26,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kadril.nn.conv.window import Window
-from kadril.ops.moves import Moves, Side, plan_moves
+from kadril.nn.conv.conv_window import ConvWindow
+from kadril.ops.box_plan import Blocks, plan_boxes
+from kadril.ops.moves.move_plan import Moves, Slices
+from kadril.ops.moves.packing import peer_boxes
 from kadril.partition import Interval, Partition, balanced_intervals
 
-__all__ = ["Box", "Strip", "StripPlan", "plan_strips"]
-
-Box = tuple[slice, ...]
+__all__ = ["Strip", "StripPlan", "plan_strips"]
 
 FIRST_SPATIAL = 2
 
@@ -50,13 +50,13 @@ class Strip(NamedTuple):
         edges: boxes of the inputs that are zeros.
     """
 
-    outputs: Box
+    outputs: Slices
     shape: tuple[int, ...]
-    sends: tuple[tuple[int, Box], ...]
-    recvs: tuple[tuple[int, Box], ...]
-    own: tuple[tuple[Box, Box], ...]
-    wrapped: tuple[tuple[Box, Box], ...]
-    edges: tuple[Box, ...]
+    sends: tuple[tuple[int, Slices], ...]
+    recvs: tuple[tuple[int, Slices], ...]
+    own: tuple[tuple[Slices, Slices], ...]
+    wrapped: tuple[tuple[Slices, Slices], ...]
+    edges: tuple[Slices, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -93,9 +93,9 @@ class Parts(NamedTuple):
 
 
 def plan_strips(
-    P_x: Partition, blocks: Sequence[Sequence[Interval]], windows: Sequence[Window], mode: str
+    P_x: Partition, blocks: Blocks, windows: Sequence[ConvWindow], mode: str
 ) -> StripPlan | None:
-    """How this worker convolves its block and its strips.
+    """Plan how this worker convolves its block and its strips.
 
     Args:
         P_x: where the input is.
@@ -120,13 +120,13 @@ def plan_strips(
             balanced_intervals(window.output_size(blocks[dim][-1].stop), len(blocks[dim])),
             strict=True,
         ):
-            before = block.start - window.inputs_of(outputs).start
+            before = block.start - window.span(outputs).start
             if before < 0 or num_outputs(window, block.size, before) != outputs.size:
                 return None
             along.append(parts_of(block, outputs, blocks[dim][-1].stop, window, mode))
         parts.append(along)
         mine = P_x.index[dim]
-        padding.append(blocks[dim][mine].start - window.inputs_of(along[mine].whole).start)
+        padding.append(blocks[dim][mine].start - window.span(along[mine].whole).start)
     strips = []
     for dim, along in enumerate(parts):
         for side in ("before", "after"):
@@ -146,14 +146,14 @@ def plan_strips(
     return StripPlan(tuple(padding), tuple(strips))
 
 
-def num_outputs(window: Window, size: int, padding: int) -> int:
-    """Outputs of a block with so many zeros on both sides."""
+def num_outputs(window: ConvWindow, size: int, padding: int) -> int:
+    """Return the number of outputs of a block with so many zeros on both sides."""
     return (size + 2 * padding - window.reach) // window.stride + 1
 
 
-def parts_of(block: Interval, outputs: Interval, size: int, window: Window, mode: str) -> Parts:
-    """Which outputs of one position need inputs of others."""
-    needed = window.inputs_of(outputs)
+def parts_of(block: Interval, outputs: Interval, size: int, window: ConvWindow, mode: str) -> Parts:
+    """Find which outputs of one position need inputs of others."""
+    needed = window.span(outputs)
     wraps = mode == "circular"
     first = last = 0
     if wraps or block.start > 0:
@@ -173,16 +173,16 @@ def parts_of(block: Interval, outputs: Interval, size: int, window: Window, mode
 
 def plan_strip(
     P_x: Partition,
-    blocks: Sequence[Sequence[Interval]],
-    windows: Sequence[Window],
+    blocks: Blocks,
+    windows: Sequence[ConvWindow],
     mode: str,
     parts: Sequence[Sequence[Parts]],
-    chosen: Sequence[Sequence[Interval]],
+    chosen: Blocks,
 ) -> Strip:
-    """One strip of this worker, and what others need for theirs.
+    """Plan one strip of this worker, and what others need for theirs.
 
     Args:
-        P_x: as of `plan_strips`.
+        P_x: see `plan_strips`.
         blocks: likewise.
         windows: likewise.
         mode: likewise.
@@ -194,15 +194,9 @@ def plan_strip(
         raise AssertionError("only workers of the partition come here")
     needed: list[list[Interval]] = [list(blocks[0]), list(blocks[1])]
     for window, along in zip(windows, chosen, strict=True):
-        needed.append([window.inputs_of(each) if each.size else Interval(0, 0) for each in along])
-    moves = plan_moves(
-        Side(range(P_x.size), P_x.shape, blocks, index),
-        Side(range(P_x.size), P_x.shape, needed, index),
-        periods=[
-            have[-1].stop if mode == "circular" and dim >= FIRST_SPATIAL else None
-            for dim, have in enumerate(blocks)
-        ],
-    )
+        needed.append([window.span(each) if each.size else Interval(0, 0) for each in along])
+    edges = ["zeros"] * FIRST_SPATIAL + [mode] * len(windows)
+    moves = plan_boxes(P_x.shape, blocks, needed, edges, what="strips").worker(index).moves
     mine = [
         (each[place].whole, picked[place])
         for each, picked, place in zip(parts, chosen, index[FIRST_SPATIAL:], strict=True)
@@ -219,16 +213,16 @@ def plan_strip(
     return strip_of(moves, outputs, shifts)
 
 
-def strip_of(moves: Moves, outputs: Box, shifts: Sequence[int]) -> Strip:
-    """The moves of a strip, taken apart.
+def strip_of(moves: Moves, outputs: Slices, shifts: Sequence[int]) -> Strip:
+    """Make a strip of its moves.
 
     Args:
         moves: that gather its inputs.
         outputs: among the worker's outputs.
         shifts: from the beginning of the block to that of the inputs, for each dim.
     """
-    own: list[tuple[Box, Box]] = []
-    wrapped: list[tuple[Box, Box]] = []
+    own: list[tuple[Slices, Slices]] = []
+    wrapped: list[tuple[Slices, Slices]] = []
     for source, target in moves.copies:
         is_own = all(
             one.start - other.start == shift
@@ -238,8 +232,8 @@ def strip_of(moves: Moves, outputs: Box, shifts: Sequence[int]) -> Strip:
     return Strip(
         outputs,
         moves.out_shape or (0,),
-        tuple((peer, box) for peer, boxes in moves.sends for box in boxes),
-        tuple((peer, box) for peer, boxes in moves.recvs for box in boxes),
+        tuple(peer_boxes(moves.sends)),
+        tuple(peer_boxes(moves.recvs)),
         tuple(own),
         tuple(wrapped),
         moves.edges,

@@ -1,22 +1,18 @@
 """Partitioned transposed convolutions: the same result as torch's, spread over workers.
 
-The forms, and the partitions that call for them, are those of the convolutions (`layers.py`).
-Forward and adjoint are in `transpose_feature.py` and `transpose_general.py`.
+The forms, and the partitions that call for them, are those of the convolutions: see `conv_form.py`.
+Forward and adjoint are in `feature_form.py` and `split_form.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch.nn.modules.conv import _ConvTransposeNd
-from typing_extensions import Self
 
-from kadril.nn.conv.layer import Forms, Size, form_for
-from kadril.nn.conv.transpose_feature import FeatureConvTranspose
-from kadril.nn.conv.transpose_general import ChannelConvTranspose, GeneralConvTranspose
-from kadril.nn.conv.transpose_layer import ConvTransposeLayer
-from kadril.nn.sharing import same_on_all
+from kadril.nn.conv.conv_layer import ConvLayer, Size
+from kadril.nn.conv.transposed_convolution import TransposedConvolution
+from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = [
@@ -35,7 +31,7 @@ __all__ = [
 ]
 
 
-class DistributedConvTranspose(ConvTransposeLayer):
+class DistributedConvTranspose(ConvLayer):
     """A partitioned transposed convolution, in the form that the partitions call for.
 
     The arguments after `P_x` are those of the torch layer, in its order.
@@ -63,21 +59,11 @@ class DistributedConvTranspose(ConvTransposeLayer):
     has whole parameters on each.
 
     Raises:
-        ValueError: partitions that do not fit to each other or to the layer, or settings that torch
+        ValueError: partitions that do not match each other or the layer, or settings that torch
             refuses; on all ranks.
     """
 
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Choose the form."""
-        form = form_for(
-            cls,
-            FORMS,
-            arguments[0] if arguments else keywords.get("P_x"),
-            keywords.get("P_y"),
-            keywords.get("P_w"),
-        )
-        chosen: Self = super().__new__(form)
-        return chosen
+    kind = TransposedConvolution
 
     def __init__(
         self,
@@ -99,8 +85,7 @@ class DistributedConvTranspose(ConvTransposeLayer):
         P_w: Partition | None = None,
     ) -> None:
         super().__init__()
-        make: Any = self.torch_class  # whose signatures want tuples where sequences do
-        layer = make(
+        arguments = (
             in_channels,
             out_channels,
             kernel_size,
@@ -114,40 +99,27 @@ class DistributedConvTranspose(ConvTransposeLayer):
             device,
             dtype,
         )
-        same_on_all(P_x if P_w is None else P_w, [layer.weight, layer.bias])
-        self._set_up(layer, P_x, P_y, P_w, None)
+        self._draw(arguments, P_x, P_y, P_w)
 
-    @classmethod
-    def of(
-        cls,
-        layer: _ConvTransposeNd,
-        P_x: Partition,
-        P_y: Partition | None = None,
-        P_w: Partition | None = None,
-        *,
-        what: str | None = None,
-    ) -> Self:
-        """The twin of a torch layer.
-
-        In the feature form it takes over the parameters themselves; in the others, copies of this
-        worker's blocks. They must be the same on all ranks.
+    @uncompiled
+    def forward(self, x: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
+        """Convolve; collective over the partition, or over the workers of all three partitions.
 
         Args:
-            layer: the torch layer.
-            P_x: where the input is.
-            P_y: where the output is, if channels are split.
-            P_w: where the weight is, if channels are split.
-            what: its name in errors.
+            x: this worker's block of the input on `P_x`; a zero-volume tensor on other ranks.
+            output_size: of the spatial dims of the whole output, or of all its dims; instead of
+                `output_padding`.
+
+        Returns:
+            Its block of the output, which is balanced, on `P_x`, or on `P_y` where that is given; a
+            zero-volume tensor on other ranks.
 
         Raises:
-            TypeError: not a layer of this kind.
-            ValueError: as of the class.
+            ValueError: the input does not match the partitions or the layer; on every worker,
+                before any of it is moved.
+            MismatchError: the blocks do not make up a tensor; likewise.
         """
-        cls._check_kind(layer)
-        twin: Self = object.__new__(form_for(cls, FORMS, P_x, P_y, P_w))
-        torch.nn.Module.__init__(twin)
-        twin._set_up(layer, P_x, P_y, P_w, what)
-        return twin.train(layer.training)
+        return self._convolve(x, output_size)
 
 
 class DistributedConvTranspose1d(DistributedConvTranspose):
@@ -171,56 +143,37 @@ class DistributedConvTranspose3d(DistributedConvTranspose):
     torch_class = torch.nn.ConvTranspose3d
 
 
-class DistributedFeatureConvTranspose1d(FeatureConvTranspose, DistributedConvTranspose1d):
-    """The feature form."""
+class DistributedFeatureConvTranspose1d(DistributedConvTranspose1d, form="Feature"):
+    """The feature form of `DistributedConvTranspose1d`: see `conv_form.py`."""
 
 
-class DistributedFeatureConvTranspose2d(FeatureConvTranspose, DistributedConvTranspose2d):
-    """The feature form."""
+class DistributedFeatureConvTranspose2d(DistributedConvTranspose2d, form="Feature"):
+    """The feature form of `DistributedConvTranspose2d`: see `conv_form.py`."""
 
 
-class DistributedFeatureConvTranspose3d(FeatureConvTranspose, DistributedConvTranspose3d):
-    """The feature form."""
+class DistributedFeatureConvTranspose3d(DistributedConvTranspose3d, form="Feature"):
+    """The feature form of `DistributedConvTranspose3d`: see `conv_form.py`."""
 
 
-class DistributedChannelConvTranspose1d(ChannelConvTranspose, DistributedConvTranspose1d):
-    """The channel form."""
+class DistributedChannelConvTranspose1d(DistributedConvTranspose1d, form="Channel"):
+    """The channel form of `DistributedConvTranspose1d`: see `conv_form.py`."""
 
 
-class DistributedChannelConvTranspose2d(ChannelConvTranspose, DistributedConvTranspose2d):
-    """The channel form."""
+class DistributedChannelConvTranspose2d(DistributedConvTranspose2d, form="Channel"):
+    """The channel form of `DistributedConvTranspose2d`: see `conv_form.py`."""
 
 
-class DistributedChannelConvTranspose3d(ChannelConvTranspose, DistributedConvTranspose3d):
-    """The channel form."""
+class DistributedChannelConvTranspose3d(DistributedConvTranspose3d, form="Channel"):
+    """The channel form of `DistributedConvTranspose3d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConvTranspose1d(GeneralConvTranspose, DistributedConvTranspose1d):
-    """The general form."""
+class DistributedGeneralConvTranspose1d(DistributedConvTranspose1d, form="General"):
+    """The general form of `DistributedConvTranspose1d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConvTranspose2d(GeneralConvTranspose, DistributedConvTranspose2d):
-    """The general form."""
+class DistributedGeneralConvTranspose2d(DistributedConvTranspose2d, form="General"):
+    """The general form of `DistributedConvTranspose2d`: see `conv_form.py`."""
 
 
-class DistributedGeneralConvTranspose3d(GeneralConvTranspose, DistributedConvTranspose3d):
-    """The general form."""
-
-
-FORMS: Forms = {
-    DistributedConvTranspose1d: (
-        DistributedFeatureConvTranspose1d,
-        DistributedChannelConvTranspose1d,
-        DistributedGeneralConvTranspose1d,
-    ),
-    DistributedConvTranspose2d: (
-        DistributedFeatureConvTranspose2d,
-        DistributedChannelConvTranspose2d,
-        DistributedGeneralConvTranspose2d,
-    ),
-    DistributedConvTranspose3d: (
-        DistributedFeatureConvTranspose3d,
-        DistributedChannelConvTranspose3d,
-        DistributedGeneralConvTranspose3d,
-    ),
-}
+class DistributedGeneralConvTranspose3d(DistributedConvTranspose3d, form="General"):
+    """The general form of `DistributedConvTranspose3d`: see `conv_form.py`."""

@@ -19,8 +19,8 @@ import torch
 from kadril.ops import zero_volume_tensor
 from kadril.ops.calling import uncompiled
 from kadril.ops.linear import apply_operator
-from kadril.ops.moves import Moves, Side, plan_moves, run_moves
-from kadril.ops.packing import Slices
+from kadril.ops.moves.carriers import run_moves
+from kadril.ops.moves.move_plan import Moves, Side, Slices, plan_moves
 from kadril.ops.structure import PlanCache, agree
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text

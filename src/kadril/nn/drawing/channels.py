@@ -16,13 +16,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kadril.nn.conv.channels import SplitChannels
-from kadril.nn.conv.general import GeneralConv
-from kadril.nn.conv.transpose_general import GeneralConvTranspose
-from kadril.nn.drawing.plan import Picture, balanced_structure, box_at, look_at_halo, mover_of
+from kadril.nn.conv.conv_layer import ConvLayer
+from kadril.nn.conv.split_form import SplitForm
+from kadril.nn.drawing.plan import Picture, balanced_structure, box_at, look_at_halo
 from kadril.ops.broadcast import Between
-from kadril.ops.structure import Structure
-from kadril.partition import Interval, balanced_intervals
+from kadril.partition import Interval
 from kadril.partition.pairing import index_of
 
 __all__ = ["ChannelPicture", "Passage", "look_at_channels"]
@@ -65,15 +63,19 @@ class ChannelPicture(NamedTuple):
     sums: list[Passage]
 
 
-def look_at_channels(layer: SplitChannels, shape: Sequence[int]) -> ChannelPicture:
+def look_at_channels(split_layer: ConvLayer, shape: Sequence[int]) -> ChannelPicture:
     """What a layer with split channels does with a tensor whose blocks are balanced.
 
     Raises:
-        ValueError: the tensor does not fit to the layer.
+        TypeError: its channels are not split.
+        ValueError: the tensor does not match the layer.
     """
+    layer = split_layer.form
+    if not isinstance(layer, SplitForm):
+        raise TypeError(f"the channels of {split_layer.what} are not split")
     structure = balanced_structure(layer.P_x, shape)
-    spatial = output_blocks(layer, structure)
-    halo = look_at_halo(mover_of(layer), structure, layer.what, shape)
+    spatial = layer.gather.make_plan(structure).outputs[2:]
+    halo = look_at_halo(layer.gather, structure, layer.what, shape)
     given = [math.prod(each.size for each in view.result or ()) for view in halo.views]
     blocks = [structure.blocks(layer.what)[0], layer.outputs, *spatial]
     outputs = [
@@ -92,22 +94,7 @@ def look_at_channels(layer: SplitChannels, shape: Sequence[int]) -> ChannelPictu
     )
 
 
-def output_blocks(layer: SplitChannels, structure: Structure) -> list[list[Interval]]:
-    """For each spatial dim, the block of the output at each position along its axis."""
-    if isinstance(layer, GeneralConv):
-        sizes = layer.input.plan(structure).sizes[2:]
-        return [
-            balanced_intervals(window.output_size(size), length)
-            for window, size, length in zip(
-                layer.input.windows, sizes, layer.P_x.shape[2:], strict=True
-            )
-        ]
-    if isinstance(layer, GeneralConvTranspose):
-        return layer.input_of(structure, None).plan(structure).outputs
-    raise TypeError(f"draw does not know {type(layer).__name__}")
-
-
-def weights_of(layer: SplitChannels) -> list[tuple[int, list[Interval]]]:
+def weights_of(layer: SplitForm) -> list[tuple[int, list[Interval]]]:
     """The first worker with each block of the weight."""
     workers = layer.split.P_w
     found = []

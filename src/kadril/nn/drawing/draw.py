@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from kadril.nn.conv.channels import SplitChannels
+from kadril.nn.conv.conv_layer import ConvLayer
+from kadril.nn.conv.split_form import SplitForm
 from kadril.nn.drawing.channels import ChannelPicture, look_at_channels
 from kadril.nn.drawing.plan import Picture, WorkerView, look_at
 from kadril.partition import Interval
@@ -52,7 +53,7 @@ def draw(layer: object, shape: Sequence[int]) -> str:
         TypeError: another kind of layer.
         ValueError: the tensor does not fit to the layer.
     """
-    if isinstance(layer, SplitChannels):
+    if isinstance(layer, ConvLayer) and isinstance(layer.form, SplitForm):
         return draw_channels(look_at_channels(layer, shape))
     picture = look_at(layer, shape)
     first = Panel(picture.shape, picture.before, MARGIN)

@@ -1,25 +1,24 @@
 """What is drawn: who owns which block, and who sends what to whom, from the plans of the layers.
 
-A plan is one worker's view (`ops/moves.py`). To see all of them, the mover of a layer is asked for
-its plan once for each worker, with a partition that looks as it looks from there. Nothing is sent,
-and no other rank is needed.
+The plan of a box gather (`ops/box_plan.py`) has all workers. That of a repartition is one worker's
+view (`ops/moves/move_plan.py`): it is made once for each of them, with a partition that looks as it
+looks from there. Nothing is sent, and no other rank is needed.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kadril.nn.box_layer import BoxLayer
-from kadril.nn.conv.feature import FeatureConv
-from kadril.nn.conv.general import GeneralConv
-from kadril.nn.conv.transpose_layer import ConvTransposeLayer
+from kadril.nn.conv.conv_layer import ConvLayer
 from kadril.ops import HaloExchanger, Repartitioner
-from kadril.ops.moves import Moves
-from kadril.ops.structure import PlanCache, Structure
+from kadril.ops.box_gather import BoxGather
+from kadril.ops.box_plan import WorkerBoxes
+from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
 from kadril.partition.pairing import index_of, text
 
@@ -89,26 +88,24 @@ def look_at(layer: object, shape: Sequence[int]) -> Picture:
     return look_at_halo(mover, structure, what, shape)
 
 
-def look_at_halo(mover: Any, structure: Structure, what: str, shape: Sequence[int]) -> Picture:
+def look_at_halo(
+    mover: BoxGather, structure: Structure, what: str, shape: Sequence[int]
+) -> Picture:
     """All workers of a halo exchange."""
-    P_x: Partition = mover.P_x
-    views = []
-    for rank in range(P_x.size):
-        exchanger = exchanger_seen_from(mover, P_x, rank, structure)
-        views.append(view_of(exchanger._plan(structure), exchanger, structure, rank))
+    P_x = mover.P_x
+    plan = mover.make_plan(structure)
+    views = [view_of(P_x, rank, plan.worker(index_of(rank, P_x.shape))) for rank in range(P_x.size)]
     return Picture(what, tuple(shape), P_x.shape, P_x.shape, views, True)
 
 
-def mover_of(layer: object) -> Any:
+def mover_of(layer: object) -> BoxGather | Repartitioner | None:
     """What moves the blocks of a layer."""
-    if isinstance(layer, (HaloExchanger, Repartitioner, BoxLayer)):
+    if isinstance(layer, (HaloExchanger, BoxLayer, ConvLayer)):
+        return layer.gather
+    if isinstance(layer, Repartitioner):
         return layer
-    if isinstance(layer, (FeatureConv, GeneralConv)):
-        return layer.input.exchanger
-    if isinstance(layer, ConvTransposeLayer):
-        return layer.input_for([int(each) for each in layer.output_padding]).exchanger
     mover = getattr(layer, "_move", None)
-    return mover if isinstance(mover, (HaloExchanger, Repartitioner)) else None
+    return None if mover is None else mover_of(mover)
 
 
 def seen_from(P: Partition, place: int | None) -> Partition:
@@ -119,28 +116,10 @@ def seen_from(P: Partition, place: int | None) -> Partition:
     return seen
 
 
-def exchanger_seen_from(
-    mover: Any, P_x: Partition, rank: int, structure: Structure
-) -> HaloExchanger:
-    """The halo exchange of a layer, as one worker has it."""
-    seen = copy.copy(mover)
-    seen.P_x = seen_from(P_x, rank)
-    seen._plans = PlanCache()
-    if isinstance(seen, BoxLayer):
-        return seen.plan(structure).exchanger
-    exchanger: HaloExchanger = seen
-    return exchanger
-
-
-def view_of(moves: Moves, exchanger: HaloExchanger, structure: Structure, rank: int) -> WorkerView:
+def view_of(P_x: Partition, rank: int, mine: WorkerBoxes) -> WorkerView:
     """One worker of a halo exchange."""
-    P_x = exchanger.P_x
-    index = index_of(rank, P_x.shape)
-    block = [each[place] for each, place in zip(structure.blocks(""), index, strict=True)]
-    needed = exchanger._needed(structure)
-    result = [each[place] for each, place in zip(needed, index, strict=True)]
-    messages = {P_x.ranks[peer]: num_elements(boxes) for peer, boxes in moves.sends}
-    return WorkerView(P_x.ranks[rank], block, result, messages)
+    messages = {P_x.ranks[peer]: num_elements(boxes) for peer, boxes in mine.moves.sends}
+    return WorkerView(P_x.ranks[rank], mine.block, mine.box, messages)
 
 
 def look_at_repartition(

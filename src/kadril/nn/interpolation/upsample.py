@@ -17,10 +17,16 @@ import torch
 from torch.nn import functional
 from typing_extensions import Self
 
-from kadril.nn.box_layer import BoxLayer, BoxPlan, refuse_data
-from kadril.nn.interpolation.box import Part, Weighted, along_each_dim, part_of, weighted
+from kadril.nn.box_layer import BoxLayer
+from kadril.nn.interpolation.interpolated_box import (
+    Part,
+    Weighted,
+    along_each_dim,
+    part_of,
+    weighted,
+)
 from kadril.nn.interpolation.taps import AlongDim, taps_type
-from kadril.ops.calling import uncompiled
+from kadril.ops.box_plan import WorkerBoxes
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
@@ -103,7 +109,7 @@ class DistributedUpsample(BoxLayer):
 
     @classmethod
     def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
+        """Make the twin of a torch layer.
 
         Raises:
             TypeError: it is of another kind.
@@ -139,7 +145,7 @@ class DistributedUpsample(BoxLayer):
         return not self.mode.startswith("nearest") and all(length == 1 for length in lengths)
 
     def reaches(self, sizes: Sequence[int], dtype: torch.dtype) -> Sequence[AlongDim]:
-        """How each spatial dim is interpolated.
+        """Return how each spatial dim is interpolated.
 
         Raises:
             ValueError: there is no such interpolation of numbers of this type.
@@ -171,47 +177,21 @@ class DistributedUpsample(BoxLayer):
             for num_outputs, scale in zip(outputs, scales, strict=True)
         ]
 
-    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> Part | list[Weighted | None] | None:
-        """What this worker does with its box; None where that is what torch does with the whole."""
+    def derive(self, mine: WorkerBoxes, dtype: torch.dtype) -> Part | list[Weighted | None] | None:
+        """Find what this worker does with its box; None for what torch does with the whole."""
         if self.is_whole:
             return None
-        first = self.first_spatial
-        dims = list(
-            zip(
-                self.reaches(plan.sizes, dtype),
-                plan.sizes[first:],
-                plan.box[first:],
-                plan.result[first:],
-                strict=True,
-            )
-        )
+        first, sizes = self.first_spatial, mine.plan.sizes
+        boxes, outputs = mine.box[first:], mine.output[first:]
+        dims = list(zip(self.reaches(sizes, dtype), sizes[first:], boxes, outputs, strict=True))
         factors = [along.power_of_two(size) for along, size, _, _ in dims]
         if None not in factors:
-            return part_of(
-                [factor or 1 for factor in factors], plan.box[first:], plan.result[first:]
-            )
-        return [weighted(along, size, box, result) for along, size, box, result in dims]
+            return part_of([factor or 1 for factor in factors], boxes, outputs)
+        return [weighted(along, size, box, output) for along, size, box, output in dims]
 
-    @uncompiled
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Interpolate; collective over the partition.
-
-        Args:
-            x: this worker's block; a zero-volume tensor on other ranks.
-
-        Returns:
-            Its block of the output; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition or to the layer; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            return x.clone()
-        box, plan = self._gather(x)
-        work: Part | list[Weighted | None] | None = plan.derived
+    def compute(self, box: torch.Tensor, mine: WorkerBoxes) -> torch.Tensor:
+        """Interpolate this worker's outputs."""
+        work: Part | list[Weighted | None] | None = mine.plan.derived
         if work is None:
             return functional.interpolate(
                 box,
@@ -223,17 +203,16 @@ class DistributedUpsample(BoxLayer):
             )
         if isinstance(work, Part):
             return work.interpolate(box, self.mode, self.align_corners)
-        y = along_each_dim(box, work, self.first_spatial)
-        return y.clone() if y is x else y
+        return along_each_dim(box, work, self.first_spatial)
 
     def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
+        """Return the settings, as torch shows them, and where the layer is."""
         shown = f"size={self.size}" if self.size else f"scale_factor={self.scale_factor}"
         return f"P_x={text(self.P_x.shape)}, {shown}, mode={self.mode!r}"
 
 
 def check_mode(what: str, mode: str, align_corners: bool | None, P_x: Partition) -> None:
-    """Refuse a mode that there is not, or not for so many dims.
+    """Refuse a mode that does not exist, or not for so many dims.
 
     Raises:
         ValueError: names what there is.

@@ -15,11 +15,10 @@ from typing import NamedTuple
 import torch
 
 from kadril import ops
-from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.adaptive_bins import LocalBins
 from kadril.nn.pool.adaptive_layer import AdaptivePoolLayer, OutputSize
-from kadril.ops.calling import uncompiled
-from kadril.partition import Group, Partition
+from kadril.ops.box_plan import WorkerBoxes
+from kadril.partition import Partition
 
 __all__ = [
     "AdaptiveAvgPool",
@@ -36,12 +35,10 @@ class Averages(NamedTuple):
         bins: for each spatial dim.
         divisors: for each spatial dim, the inputs in each bin of the global tensor; one number for
             all dims where there is one output.
-        group: who share the outputs; None where nobody does.
     """
 
     bins: list[LocalBins]
     divisors: list[list[int]]
-    group: Group | None
 
 
 class AdaptiveAvgPool(AdaptivePoolLayer):
@@ -67,57 +64,37 @@ class AdaptiveAvgPool(AdaptivePoolLayer):
     def __init__(self, P_x: Partition, output_size: OutputSize, *, what: str | None = None) -> None:
         super().__init__(P_x, output_size, what=what)
 
-    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> Averages:
-        """What this worker averages; collective over the partition where workers share outputs."""
+    def derive(self, mine: WorkerBoxes, dtype: torch.dtype) -> Averages:
+        """Find what this worker averages."""
         first = self.first_spatial
-        reaches = self.reaches(plan.sizes, dtype)
+        sizes = mine.plan.sizes
         divisors = [
             [reach.bin(output, size).size for output in range(result.start, result.stop)]
             for reach, size, result in zip(
-                reaches, plan.sizes[first:], plan.result[first:], strict=True
+                self.reaches(sizes, dtype), sizes[first:], mine.output[first:], strict=True
             )
         ]
-        if all(size == 1 for size in plan.output_sizes[first:]):
+        if all(size == 1 for size in mine.plan.output_sizes[first:]):
             # One mean: torch divides by the number of inputs; otherwise dim by dim.
             divisors = [[math.prod(along[0] for along in divisors)]]
-        axes = self.shared_axes(plan)
-        group = self.P_x.axis_group(axes) if axes else None
-        return Averages(self.local_bins(plan), divisors, group)
+        return Averages(self.local_bins(mine), divisors)
 
-    @uncompiled
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pool; collective over the partition.
-
-        Args:
-            x: this worker's block; a zero-volume tensor on other ranks.
-
-        Returns:
-            Its block of the output; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition, or an output dim of a size other
-                than 1 has fewer elements than there are workers along its axis; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            return x.clone()
-        box, plan = self._gather(x)
-        averages: Averages = plan.derived
+    def compute(self, box: torch.Tensor, mine: WorkerBoxes) -> torch.Tensor:
+        """Average over this worker's bins."""
+        group = self.sharing_group(mine.plan)
+        averages: Averages = mine.plan.derived
         dtype = box.dtype
         # In the type that torch adds and divides in, so that it is rounded once.
         y = box.float() if dtype in (torch.float16, torch.bfloat16) else box
         for dim, bins in reversed(list(enumerate(averages.bins, self.first_spatial))):
             y = bin_sums(y, dim, bins)
-        if averages.group is not None:
-            y = ops.total(y, averages.group, what=self.what)
-        y = divided(y, averages.divisors).to(dtype)
-        return y.clone() if y is x else y
+        if group is not None:
+            y = ops.total(y, group, what=self.what)
+        return divided(y, averages.divisors).to(dtype)
 
 
 def bin_sums(x: torch.Tensor, dim: int, bins: LocalBins) -> torch.Tensor:
-    """The sum over each bin along a dim."""
+    """Sum over each bin along a dim."""
     if bins.width == 1 and bins.indices is None:
         return x
     parts = bins.apart(x, dim)
@@ -130,7 +107,7 @@ def bin_sums(x: torch.Tensor, dim: int, bins: LocalBins) -> torch.Tensor:
 
 
 def divided(y: torch.Tensor, divisors: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Sums, divided along one dim after the other, the first one first."""
+    """Divide sums along one dim after the other, the first one first."""
     for place, along in enumerate(divisors):
         if len(set(along)) == 1:
             y = y if along[0] == 1 else y / along[0]

@@ -24,22 +24,22 @@ class Bins(NamedTuple):
     """The bins along one dim of the global tensor.
 
     Attributes:
-        num: how many; as many as there are inputs where None.
+        num: number of bins; that of the inputs where None.
     """
 
     num: int | None
 
     def output_size(self, size: int) -> int:
-        """How many there are."""
+        """Return the number of bins."""
         return size if self.num is None else self.num
 
     def bin(self, output: int, size: int) -> Interval:
-        """What one output is made of."""
+        """Return what one output is made of."""
         num = self.output_size(size)
         return Interval(output * size // num, -(-(output + 1) * size // num))
 
     def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """What some outputs are made of."""
+        """Return what some outputs are made of."""
         first, last = self.bin(outputs.start, size), self.bin(outputs.stop - 1, size)
         return Interval(first.start, last.stop)
 
@@ -74,20 +74,20 @@ class LocalBins:
             )
 
     def apart(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """The dim of a box as two: bins, and inputs in a bin. A view where bins do not overlap."""
+        """Make two dims of one: bins, and inputs in a bin. A view where bins do not overlap."""
         if self.indices is not None:
             x = x.index_select(dim, self.indices.to(x.device))
         shape = (*x.shape[:dim], len(self.sizes), self.width, *x.shape[dim + 1 :])
         return x.reshape(shape)
 
     def starts(self) -> torch.Tensor:
-        """The first position of each bin in the box."""
+        """Return the first position of each bin in the box."""
         if self.indices is not None:
             return self.indices[:: self.width]
         return torch.arange(len(self.sizes)) * self.width
 
     def is_filled(self) -> torch.Tensor | None:
-        """For each bin, which of its `width` positions are its own; None where all are."""
+        """Return which of the `width` positions of each bin are its own; None where all are."""
         if min(self.sizes) == self.width:
             return None
         steps = torch.arange(self.width)

@@ -1,4 +1,4 @@
-"""What adaptive poolings have in common: outputs of a given size, split or on every worker.
+"""Base of the adaptive poolings: outputs of a given size, split or on every worker.
 
     axis of 2 workers          output size 4        | y_0 y_1 | y_2 y_3 |       a block for each
                                output size 1        |   y_0   |   y_0   |       the whole for each
@@ -23,9 +23,10 @@ from collections.abc import Sequence
 import torch
 from typing_extensions import Self
 
-from kadril.nn.box_layer import BoxLayer, BoxPlan
+from kadril.nn.box_layer import BoxLayer
 from kadril.nn.pool.adaptive_bins import Bins, LocalBins
-from kadril.partition import Partition
+from kadril.ops.box_plan import BoxPlan, WorkerBoxes
+from kadril.partition import Group, Partition
 from kadril.partition.pairing import text
 
 __all__ = ["AdaptivePoolLayer", "OutputSize"]
@@ -55,7 +56,7 @@ class AdaptivePoolLayer(BoxLayer):
 
     @classmethod
     def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
+        """Make the twin of a torch layer.
 
         Raises:
             TypeError: it is of another kind.
@@ -63,31 +64,35 @@ class AdaptivePoolLayer(BoxLayer):
         return cls(P_x, cls.check_kind(layer).output_size, what=what)
 
     def reaches(self, sizes: Sequence[int], dtype: torch.dtype) -> Sequence[Bins]:
-        """The bins."""
+        """Return the bins of each spatial dim."""
         return [Bins(size) for size in self.output_size]
 
     def replicates(self, dim: int, output_size: int) -> bool:
-        """Outputs of size 1 cannot be split."""
+        """Whether an output is whole on all workers: one of size 1 cannot be split."""
         return dim >= self.first_spatial and output_size == 1
 
-    def shared_axes(self, plan: BoxPlan) -> list[int]:
-        """The axes whose workers share an output."""
-        return [
+    def sharing_group(self, plan: BoxPlan) -> Group | None:
+        """Return the workers that share an output with this one; None where nobody does.
+
+        Collective over the partition where some do.
+        """
+        axes = [
             axis
             for axis in range(self.P_x.dim)
             if self.P_x.shape[axis] > 1 and self.replicates(axis, plan.output_sizes[axis])
         ]
+        return self.P_x.axis_group(axes) if axes else None
 
-    def local_bins(self, plan: BoxPlan) -> list[LocalBins]:
-        """For each spatial dim, the bins of this worker."""
+    def local_bins(self, mine: WorkerBoxes) -> list[LocalBins]:
+        """Return the bins of this worker, for each spatial dim."""
         first = self.first_spatial
         found = []
         for dim, num in enumerate(self.output_size, first):
-            size, outputs = plan.sizes[dim], plan.result[dim]
+            size, outputs = mine.plan.sizes[dim], mine.output[dim]
             bins = [Bins(num).bin(each, size) for each in range(outputs.start, outputs.stop)]
-            found.append(LocalBins(bins, plan.box[dim]))
+            found.append(LocalBins(bins, mine.box[dim]))
         return found
 
     def extra_repr(self) -> str:
-        """The settings, and where the layer is."""
+        """Return the settings, and where the layer is."""
         return f"P_x={text(self.P_x.shape)}, output_size={self.output_size}"

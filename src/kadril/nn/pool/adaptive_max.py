@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from typing_extensions import Self
 
 from kadril import ops
-from kadril.nn.box_layer import BoxPlan, refuse_data
 from kadril.nn.pool.adaptive_bins import LocalBins
 from kadril.nn.pool.adaptive_layer import AdaptivePoolLayer, OutputSize
-from kadril.ops.calling import uncompiled
+from kadril.nn.pool.pool_layer import nothing_with_indices
+from kadril.ops.box_plan import WorkerBoxes
 from kadril.partition import Group, Partition
 
 __all__ = [
@@ -29,18 +28,6 @@ __all__ = [
     "DistributedAdaptiveMaxPool2d",
     "DistributedAdaptiveMaxPool3d",
 ]
-
-
-class Maxima(NamedTuple):
-    """What one worker looks for maxima in.
-
-    Attributes:
-        bins: for each spatial dim.
-        group: who share the outputs; None where nobody does.
-    """
-
-    bins: list[LocalBins]
-    group: Group | None
 
 
 class AdaptiveMaxPool(AdaptivePoolLayer):
@@ -78,7 +65,7 @@ class AdaptiveMaxPool(AdaptivePoolLayer):
 
     @classmethod
     def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
+        """Make the twin of a torch layer.
 
         Raises:
             TypeError: it is of another kind.
@@ -86,43 +73,29 @@ class AdaptiveMaxPool(AdaptivePoolLayer):
         given = cls.check_kind(layer)
         return cls(P_x, given.output_size, given.return_indices, what=what)
 
-    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> Maxima:
-        """What this worker does; collective over the partition where workers share outputs."""
-        axes = self.shared_axes(plan)
-        return Maxima(self.local_bins(plan), self.P_x.axis_group(axes) if axes else None)
+    def derive(self, mine: WorkerBoxes, dtype: torch.dtype) -> list[LocalBins]:
+        """Return the bins of this worker, for each spatial dim."""
+        return self.local_bins(mine)
 
-    @uncompiled
-    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Pool; collective over the partition.
+    def nothing(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy, and indices of nothing if asked for."""
+        return nothing_with_indices(x) if self.return_indices else x.clone()
 
-        Args:
-            x: this worker's block; a zero-volume tensor on other ranks.
-
-        Returns:
-            Its block of the output, and of the indices if asked for; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition, or an output dim of a size other
-                than 1 has fewer elements than there are workers along its axis; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            nothing = x.clone()
-            return (nothing, nothing.detach().long()) if self.return_indices else nothing
-        box, plan = self._gather(x)
-        maxima: Maxima = plan.derived
-        y, indices = bin_maxima(box, maxima.bins, plan, self.first_spatial)
-        if maxima.group is not None:
-            y, indices = shared_maxima(y, indices, maxima.group, self.what)
+    def compute(
+        self, box: torch.Tensor, mine: WorkerBoxes
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Find the maxima of this worker's bins, and where they are."""
+        group = self.sharing_group(mine.plan)
+        y, indices = bin_maxima(box, mine.plan.derived, mine, self.first_spatial)
+        if group is not None:
+            y, indices = shared_maxima(y, indices, group, self.what)
         return (y, indices) if self.return_indices else y
 
 
 def bin_maxima(
-    box: torch.Tensor, bins: Sequence[LocalBins], plan: BoxPlan, first: int
+    box: torch.Tensor, bins: Sequence[LocalBins], mine: WorkerBoxes, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maximum of each bin of a box, and where in the global tensor it is.
+    """Find the maximum of each bin of a box, and where in the global tensor it is.
 
     Along the last dim first: so that of equal ones, the first in the order of memory is found.
     """
@@ -132,18 +105,18 @@ def bin_maxima(
         y, steps = along.apart(y, dim).max(dim + 1)
         chosen = steps.unsqueeze(dim + 1)
         indices = along.apart(indices, dim).gather(dim + 1, chosen).squeeze(dim + 1)
-        starts = (along.starts() + plan.box[dim].start).to(box.device)
+        starts = (along.starts() + mine.box[dim].start).to(box.device)
         places = steps + starts.view([-1, *[1] * (y.dim() - dim - 1)])
-        indices = indices + places * math.prod(plan.sizes[dim + 1 :])
+        indices = indices + places * math.prod(mine.plan.sizes[dim + 1 :])
     return y, indices
 
 
 def shared_maxima(
     y: torch.Tensor, indices: torch.Tensor, group: Group, what: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maxima over a group, replicated; gradients get to who has the first of equal ones."""
-    values = everyones(y.detach(), group, what)
-    places = everyones(indices, group, what)
+    """Find the maxima over a group, replicated; of equal ones the first gets the gradient."""
+    values = stacked_over(y.detach(), group, what)
+    places = stacked_over(indices, group, what)
     is_best = (values == values.amax(0)) | values.isnan()
     places = torch.where(is_best, places, torch.iinfo(torch.int64).max)
     first = places.amin(0)
@@ -152,8 +125,8 @@ def shared_maxima(
     return ops.total(torch.where(is_mine, y, y.new_zeros(())), group, what=what), first
 
 
-def everyones(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
-    """The tensors of all ranks of a group, stacked."""
+def stacked_over(x: torch.Tensor, group: Group, what: str) -> torch.Tensor:
+    """Stack the tensors of all ranks of a group."""
     transport = group.transport
     stacked = x.new_empty((transport.size, *x.shape))
     transport.allgatherv(

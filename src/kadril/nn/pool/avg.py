@@ -14,9 +14,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from kadril.nn.box_layer import BoxPlan, refuse_data
-from kadril.nn.pool.layer import PoolLayer, Size
-from kadril.ops.calling import uncompiled
+from kadril.nn.pool.pool_layer import PoolLayer, Size
+from kadril.ops.box_plan import WorkerBoxes
 from kadril.partition import Partition
 
 __all__ = ["AvgPool", "DistributedAvgPool1d", "DistributedAvgPool2d", "DistributedAvgPool3d"]
@@ -73,26 +72,9 @@ class AvgPool(PoolLayer):
         self.count_include_pad = count_include_pad
         self.divisor_override = divisor_override
 
-    @uncompiled
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pool; collective over the partition.
-
-        Args:
-            x: this worker's block; a zero-volume tensor on other ranks.
-
-        Returns:
-            Its block of the output; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition or to the layer; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            return x.clone()
-        box, plan = self._gather(x)
-        counts: list[list[int]] = plan.derived
+    def compute(self, box: torch.Tensor, mine: WorkerBoxes) -> torch.Tensor:
+        """Average over the windows of this worker's outputs."""
+        counts: list[list[int]] = mine.plan.derived
         if all(len(set(along)) == 1 for along in counts):
             return self._sums(box, math.prod(along[0] for along in counts))
         # In the type that torch adds and divides in, so that it is rounded once.
@@ -101,20 +83,20 @@ class AvgPool(PoolLayer):
         rounding = None if sums.dtype.is_floating_point else "trunc"
         return torch.div(sums, grid_of(counts, sums), rounding_mode=rounding).to(box.dtype)
 
-    def derive(self, plan: BoxPlan, dtype: torch.dtype) -> list[list[int]]:
-        """For each spatial dim, inputs in the windows of this worker's outputs; factors of n_o."""
+    def derive(self, mine: WorkerBoxes, dtype: torch.dtype) -> list[list[int]]:
+        """Return the number of inputs in each window, for each spatial dim: factors of n_o."""
         if self.divisor_override is not None:
             return [[self.divisor_override], *[[1]] * (self.num_spatial - 1)]
         first = self.first_spatial
         return [
             window.counts(outputs, size, with_padding=self.count_include_pad)
             for window, outputs, size in zip(
-                self.windows, plan.result[first:], plan.sizes[first:], strict=True
+                self.windows, mine.output[first:], mine.plan.sizes[first:], strict=True
             )
         ]
 
     def _sums(self, box: torch.Tensor, divisor: int) -> torch.Tensor:
-        """The sum over each window, over a divisor."""
+        """Sum over each window, and divide."""
         is_line = self.num_spatial == 1
         y = POOLINGS[self.num_spatial](
             box.unsqueeze(-2) if is_line else box,
@@ -128,7 +110,7 @@ class AvgPool(PoolLayer):
 
 
 def grid_of(counts: list[list[int]], like: torch.Tensor) -> torch.Tensor:
-    """The products of one count of each dim."""
+    """Return the products of one count of each dim."""
     grid = torch.ones((), dtype=like.dtype, device=like.device)
     for along in counts:
         grid = grid.unsqueeze(-1) * torch.tensor(along, dtype=like.dtype, device=like.device)

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from kadril.nn.box_layer import BoxPlan, refuse_data
-from kadril.nn.pool.layer import PoolLayer, Size
-from kadril.ops.calling import uncompiled
+from kadril.nn.pool.pool_layer import PoolLayer, Size, nothing_with_indices
+from kadril.ops.box_plan import WorkerBoxes
 from kadril.partition import Partition
 
 __all__ = ["DistributedMaxPool1d", "DistributedMaxPool2d", "DistributedMaxPool3d", "MaxPool"]
@@ -71,29 +70,17 @@ class MaxPool(PoolLayer):
         self.return_indices = return_indices
 
     def fill(self, dtype: torch.dtype) -> float:
-        """Less than any input."""
+        """Return a value less than any input."""
         return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
-    @uncompiled
-    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Pool; collective over the partition.
+    def nothing(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy, and indices of nothing if asked for."""
+        return nothing_with_indices(x) if self.return_indices else x.clone()
 
-        Args:
-            x: this worker's block; a zero-volume tensor on other ranks.
-
-        Returns:
-            Its block of the output, and of the indices if asked for; a copy of `x` on other ranks.
-
-        Raises:
-            ValueError: the input does not fit to the partition or to the layer; on every worker,
-                before any of it is moved.
-            MismatchError: the blocks do not make up a tensor; likewise.
-        """
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            nothing = x.clone()
-            return (nothing, nothing.detach().long()) if self.return_indices else nothing
-        box, plan = self._gather(x)
+    def compute(
+        self, box: torch.Tensor, mine: WorkerBoxes
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Find the maxima of the windows of this worker's outputs, and where they are."""
         result = POOLINGS[self.num_spatial](
             box,
             self.kernel_size,
@@ -106,17 +93,17 @@ class MaxPool(PoolLayer):
         if not self.return_indices:
             y: torch.Tensor = result
             return y
-        return result[0], global_indices(result[1], plan, self.first_spatial)
+        return result[0], global_indices(result[1], mine, self.first_spatial)
 
 
-def global_indices(indices: torch.Tensor, plan: BoxPlan, first: int) -> torch.Tensor:
-    """From flat positions in the spatial dims of a box to those in the global tensor."""
+def global_indices(indices: torch.Tensor, mine: WorkerBoxes, first: int) -> torch.Tensor:
+    """Turn flat positions in the spatial dims of a box into those in the global tensor."""
     places = []
-    for box in reversed(plan.box[first:]):
+    for box in reversed(mine.box[first:]):
         places.append(indices % box.size + box.start)
         indices = indices // box.size
     flat = torch.zeros_like(indices)
-    for place, size in zip(reversed(places), plan.sizes[first:], strict=True):
+    for place, size in zip(reversed(places), mine.plan.sizes[first:], strict=True):
         flat = flat * size + place
     return flat
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kadril.nn.interpolation.box import Weighted, along_each_dim
+from kadril.nn.interpolation.interpolated_box import Weighted, along_each_dim
 from kadril.nn.interpolation.taps import AlongDim, taps_type
 from kadril.partition import Interval
 

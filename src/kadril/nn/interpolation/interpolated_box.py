@@ -47,7 +47,7 @@ class Part(NamedTuple):
     kept: list[slice]
 
     def interpolate(self, box: torch.Tensor, mode: str, align: bool | None) -> torch.Tensor:
-        """The worker's outputs."""
+        """Compute the worker's outputs."""
         y = functional.interpolate(box, scale_factor=self.factors, mode=mode, align_corners=align)
         dims = range(y.dim() - len(self.kept), y.dim())
         for dim, kept in zip(dims, self.kept, strict=True):
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 def part_of(factors: Sequence[int], boxes: Sequence[Interval], results: Sequence[Interval]) -> Part:
-    """What is the worker's of the outputs of its box."""
+    """Find which of the outputs of its box are the worker's."""
     kept = []
     for factor, box, result in zip(factors, boxes, results, strict=True):
         start = result.start - factor * box.start
@@ -65,7 +65,7 @@ def part_of(factors: Sequence[int], boxes: Sequence[Interval], results: Sequence
 
 
 def weighted(along: AlongDim, size: int, box: Interval, result: Interval) -> Weighted | None:
-    """The taps of one worker along one dim, in its box; None where outputs are the inputs."""
+    """Return one worker's taps along one dim, in its box; None where outputs are inputs."""
     taps = along.taps(result, size)
     indices = torch.from_numpy(taps.indices - box.start)
     if taps.weights is not None:

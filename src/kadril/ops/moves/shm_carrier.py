@@ -7,21 +7,33 @@ worker has itself it copies while messages are under way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 
 from kadril import _native
-from kadril.ops.packing import Slices
+from kadril.ops.moves.move_plan import Move, Moves, Slices
+from kadril.ops.moves.packing import add_flat, own_adjoint, peer_boxes
 from kadril.transport.base import Transport
 from kadril.transport.failures import to_exception
 from kadril.transport.shared_memory import SharedMemory
 
-if TYPE_CHECKING:
-    from kadril.ops.moves import Move, Moves
+__all__ = [
+    "LARGE",
+    "forward_plan",
+    "memory_for",
+    "rows_of",
+    "run_adjoint",
+    "run_forward",
+    "run_inverse",
+    "run_plan",
+]
 
-__all__ = ["LARGE", "adjoint_plan", "forward_plan", "memory_for", "rows_of", "run_plan"]
-
+# Native plans of moves whose workers have agreed on the structure already: for each dtype, and
+# backwards (None).
+NATIVE_PLANS: WeakKeyDictionary[Moves, dict[torch.dtype | None, _native.MovePlan]] = (
+    WeakKeyDictionary()
+)
 
 # Copies of so many bytes are left to torch where it has several threads for them.
 LARGE = 1 << 20
@@ -35,7 +47,7 @@ def memory_for(transport: Transport, x: torch.Tensor) -> SharedMemory | None:
 
 
 def forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _native.MovePlan:
-    """The moves, as the native core takes them.
+    """Make a plan of the native core for moves.
 
     Args:
         moves: what to do.
@@ -55,7 +67,7 @@ def forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _nat
 
 
 def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
-    """The moves backwards, without adding anything up.
+    """Make a plan of the native core for moves backwards, without adding anything up.
 
     Args:
         moves: what to do.
@@ -63,6 +75,48 @@ def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
     """
     own = [(extents(box), extents(mine)) for mine, box in moves.copies] if copies else []
     return _native.MovePlan(messages(moves.recvs), messages(moves.sends), own, [], b"", b"")
+
+
+def run_forward(moves: Moves, memory: SharedMemory, x: torch.Tensor, what: str) -> torch.Tensor:
+    """y = F x."""
+    plans = NATIVE_PLANS.setdefault(moves, {})
+    plan = plans.get(x.dtype)
+    if plan is None:
+        plan = plans[x.dtype] = forward_plan(moves, x.dtype)
+    y = x.new_empty(0 if moves.out_shape is None else moves.out_shape)
+    run_plan(plan, memory, x, y, what, copies=moves.copies)
+    return y
+
+
+def run_adjoint(moves: Moves, memory: SharedMemory, y: torch.Tensor, what: str) -> torch.Tensor:
+    """x = F* y; what comes back is added afterwards."""
+    if moves.keeps_whole and moves.shape is not None:
+        x = y.new_empty(moves.shape)
+        copies = tuple((box, mine) for mine, box in moves.copies)
+    else:
+        x = own_adjoint(moves, y)
+        copies = ()
+    came = y.new_empty(moves.num_returning)
+    run_plan(kept_adjoint_plan(moves), memory, y, x, what, copies=copies, beside=came)
+    add_flat(x, peer_boxes(moves.sends), came)
+    return x
+
+
+def run_inverse(moves: Moves, memory: SharedMemory, y: torch.Tensor, what: str) -> torch.Tensor:
+    """x = F* y, where each element has one place only: nothing is added."""
+    x = y.new_empty(0 if moves.shape is None else moves.shape)
+    copies = tuple((box, mine) for mine, box in moves.copies)
+    run_plan(kept_adjoint_plan(moves), memory, y, x, what, copies=copies)
+    return x
+
+
+def kept_adjoint_plan(moves: Moves) -> _native.MovePlan:
+    """Return the native plan of moves backwards, made once."""
+    plans = NATIVE_PLANS.setdefault(moves, {})
+    plan = plans.get(None)
+    if plan is None:
+        plan = plans[None] = adjoint_plan(moves, copies=moves.is_one_to_one or moves.keeps_whole)
+    return plan
 
 
 def run_plan(
@@ -75,7 +129,7 @@ def run_plan(
     mine: bytes = b"",
     beside: torch.Tensor | None = None,
 ) -> bytes | None:
-    """Move; collective over the ranks that share the memory.
+    """Run a plan; collective over the ranks that share the memory.
 
     Args:
         plan: what to do.
@@ -99,17 +153,17 @@ def run_plan(
 
 
 def rows_of(found: bytes | _native.Failure | None, memory: SharedMemory) -> bytes | None:
-    """What a plan gave, as an exception where it failed."""
+    """Return what a plan gave; raise where it failed."""
     if isinstance(found, _native.Failure):
         raise to_exception(found, memory.world_ranks)
     return found
 
 
 def messages(moves: Sequence[Move]) -> list[tuple[int, list[Extents]]]:
-    """Messages, box by box."""
+    """Return messages as the native core takes them."""
     return [(peer, [extents(box) for box in boxes]) for peer, boxes in moves]
 
 
 def extents(box: Slices) -> Extents:
-    """A box as (start, size) of each dim."""
+    """Return (start, size) of each dim of a box."""
     return [(each.start, each.stop - each.start) for each in box]

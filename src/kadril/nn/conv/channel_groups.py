@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 def pieces_of(
     outputs: Interval, inputs: Interval, out_channels: int, in_channels: int, groups: int
 ) -> list[Piece]:
-    """What a worker has to do, in the order of its outputs.
+    """Return the convolutions that a worker has to do, in the order of its outputs.
 
     Args:
         outputs: channels of the whole output that the worker computes.
@@ -84,7 +84,7 @@ def pieces_of(
 def transposed_pieces_of(
     outputs: Interval, inputs: Interval, out_channels: int, in_channels: int, groups: int
 ) -> list[Piece]:
-    """As `pieces_of`, for a transposed convolution."""
+    """Return the pieces of a transposed convolution; see `pieces_of`."""
     return [
         Piece(piece.inputs, piece.outputs, piece.columns, piece.num_groups)
         for piece in pieces_of(inputs, outputs, in_channels, out_channels, groups)
@@ -100,7 +100,7 @@ def convolve_pieces(
     *,
     is_transposed: bool = False,
 ) -> torch.Tensor:
-    """The part of the output that the inputs at hand give.
+    """Compute the part of the output that the inputs at hand give.
 
     Args:
         x: the inputs of the worker.

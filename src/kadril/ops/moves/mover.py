@@ -10,19 +10,50 @@ On shared memory, agreeing on that and moving are one call:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from kadril import _native
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
-from kadril.ops.moves import MoveOperator, Moves
-from kadril.ops.shm_moves import LARGE, forward_plan, memory_for, rows_of, run_plan
+from kadril.ops.moves.carriers import MoveOperator
+from kadril.ops.moves.move_plan import Moves
+from kadril.ops.moves.shm_carrier import LARGE, forward_plan, memory_for, rows_of, run_plan
 from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
 from kadril.partition import Partition
 from kadril.transport.shared_memory import SharedMemory
 
-__all__ = ["Mover"]
+__all__ = ["Moved", "Mover", "Planned"]
+
+
+NOTHING = torch.empty(0)
+NO_PLAN = _native.MovePlan([], [], [], [], b"", b"")
+
+
+class Planned(NamedTuple):
+    """What a worker does with a tensor of some structure.
+
+    Attributes:
+        moves: what moves; None where nothing does, on all workers.
+        plan: what its user wants to know besides.
+    """
+
+    moves: Moves | None
+    plan: Any = None
+
+
+class Moved(NamedTuple):
+    """What came of a tensor.
+
+    Attributes:
+        y: what this worker got; None where nothing moves.
+        structure: of the tensor.
+        plan: of `Planned`.
+    """
+
+    y: torch.Tensor | None
+    structure: Structure
+    plan: Any
 
 
 class Known(NamedTuple):
@@ -30,7 +61,8 @@ class Known(NamedTuple):
 
     Attributes:
         structure: of the tensor that it is a block of.
-        operator: the moves.
+        planned: what to do with it.
+        operator: the moves; None where nothing moves.
         plan: the same, for the native core.
         row: what it says of itself.
         nothing: what it gives from where it owns nothing.
@@ -41,7 +73,8 @@ class Known(NamedTuple):
     """
 
     structure: Structure
-    operator: MoveOperator
+    planned: Planned
+    operator: MoveOperator | None
     plan: _native.MovePlan
     row: bytes
     nothing: torch.Tensor | None
@@ -51,12 +84,12 @@ class Known(NamedTuple):
 
 
 class Mover:
-    """Moves blocks.
+    """Moves the blocks of tensors, again and again.
 
     Args:
         partition: who take part.
         owners: those of them that hold the tensor.
-        plan: from the structure of the tensor to this worker's moves.
+        plan: from the structure of the tensor to what this worker does.
         preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
             size of its input, or with none.
         what: for errors.
@@ -66,7 +99,7 @@ class Mover:
         self,
         partition: Partition,
         owners: Partition,
-        plan: Callable[[Structure], Moves],
+        plan: Callable[[Structure], Planned],
         what: str,
         *,
         preserve_batch: bool = False,
@@ -79,11 +112,11 @@ class Mover:
         self._known = PlanCache()
         self._recent = PlanCache()  # what was known last, by what a plan cannot see of a tensor
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, Structure]:
-        """Move; collective over the partition. Also gives the structure of the tensor.
+    def __call__(self, x: torch.Tensor) -> Moved:
+        """Agree on the structure of a tensor, and move it; collective over the partition.
 
         Raises:
-            MismatchError, UnsupportedError, ValueError: as of `agree` and of the plan; on all
+            MismatchError, UnsupportedError, ValueError: what `agree` and the plan raise; on all
                 workers.
         """
         memory = memory_for(self.partition.transport, x)
@@ -96,47 +129,55 @@ class Mover:
                 found = recent.plan.run_again(memory.channel, x, y, self.what)
                 if found is None:
                     if recent.adjoint is not None:
-                        return put_in_graph(x, recent.adjoint, (y,)), recent.structure
-                    return self._in_graph(recent, x, y), recent.structure
+                        y = put_in_graph(x, recent.adjoint, (y,))
+                    else:
+                        y = self._in_graph(recent, x, y)
+                    return Moved(y, recent.structure, recent.planned.plan)
                 if found is not NotImplemented:
                     self._learn(x, recent.row, rows_of(found, memory))
             return self._move_through(memory, x, flags)
         structure = agree(self.partition, x, self.what, owners=self.owners)
-        operator = self._operator(x, structure)
-        return apply_operator(operator, x, requires_grad=structure.requires_grad), structure
+        planned = self.plan(structure)
+        if planned.moves is None:
+            return Moved(None, structure, planned.plan)
+        operator = self._operator(x, structure, planned.moves)
+        y = apply_operator(operator, x, requires_grad=structure.requires_grad)
+        return Moved(y, structure, planned.plan)
 
     def _move_through(
         self, memory: SharedMemory, x: torch.Tensor, flags: tuple[bool, bool]
-    ) -> tuple[torch.Tensor, Structure]:
+    ) -> Moved:
         known: Known | None = self._known.find(key_of(x))
         if known is None:
             row = row_of(x)
-            nothing = torch.empty(0)
-            no_plan = _native.MovePlan([], [], [], [], b"", b"")
-            rows = run_plan(no_plan, memory, nothing, nothing, self.what, mine=row)
+            rows = run_plan(NO_PLAN, memory, NOTHING, NOTHING, self.what, mine=row)
             known = self._learn(x, row, rows)
         while True:
-            moves = known.operator.moves
-            source = resolved(x) if known.nothing is None else known.nothing
-            y = source.new_empty(0 if moves.out_shape is None else moves.out_shape)
-            what = self.what
-            rows = run_plan(known.plan, memory, source, y, what, moves.copies, known.row)
+            operator, what = known.operator, self.what
+            if operator is None:
+                y = None
+                rows = run_plan(known.plan, memory, NOTHING, NOTHING, what, mine=known.row)
+            else:
+                moves = operator.moves
+                source = resolved(x) if known.nothing is None else known.nothing
+                y = source.new_empty(0 if moves.out_shape is None else moves.out_shape)
+                rows = run_plan(known.plan, memory, source, y, what, moves.copies, known.row)
             if rows is None:
                 break
             known = self._learn(x, known.row, rows)
-        if moves.out_shape is None:
-            y = y.reshape(known.operator.nothing)
+        if y is not None and operator is not None:
+            if operator.moves.out_shape is None:
+                y = y.reshape(operator.nothing)
+            y = self._in_graph(known, x, y)
         if known.out_shape is not None:
             self._recent.put(flags, known)
-        return self._in_graph(known, x, y), known.structure
+        return Moved(y, known.structure, known.planned.plan)
 
     @staticmethod
     def _in_graph(known: Known, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return (
-            apply_operator(known.operator, x, requires_grad=True, done=y)
-            if known.is_in_graph
-            else y
-        )
+        if known.operator is None or not known.is_in_graph:
+            return y
+        return apply_operator(known.operator, x, requires_grad=True, done=y)
 
     def _learn(self, x: torch.Tensor, row: bytes, rows: bytes | None) -> Known:
         """Plan for what all workers hold."""
@@ -145,9 +186,27 @@ class Mover:
         structure = structure_of(
             rows, self.partition.ranks, self.owners.ranks, self.owners.shape, self.what
         )
-        operator = self._operator(x, structure)
-        plan = forward_plan(operator.moves, structure.dtype, rows)
-        moves = operator.moves
+        planned = self.plan(structure)
+        if planned.moves is None:
+            plan = _native.MovePlan([], [], [], [], b"", rows)
+            known = Known(structure, planned, None, plan, row, None, None, False, None)
+        else:
+            known = self._know_moves(x, structure, planned, planned.moves, row, rows)
+        self._known.put(key_of(x), known)
+        return known
+
+    def _know_moves(
+        self,
+        x: torch.Tensor,
+        structure: Structure,
+        planned: Planned,
+        moves: Moves,
+        row: bytes,
+        rows: bytes,
+    ) -> Known:
+        """Return what is known where something moves."""
+        operator = self._operator(x, structure, moves)
+        plan = forward_plan(moves, structure.dtype, rows)
         nothing = None if moves.shape is not None else torch.empty(0, dtype=structure.dtype)
         # Lazily negated tensors of these are not contiguous, but for those of one element.
         is_plain = (
@@ -157,14 +216,14 @@ class Mover:
         needs_graph = x.requires_grad or structure.requires_grad
         is_in_graph = needs_graph and torch.is_grad_enabled()
         adjoint = Adjoint(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
-        known = Known(structure, operator, plan, row, nothing, out_shape, is_in_graph, adjoint)
-        self._known.put(key_of(x), known)
-        return known
+        return Known(
+            structure, planned, operator, plan, row, nothing, out_shape, is_in_graph, adjoint
+        )
 
-    def _operator(self, x: torch.Tensor, structure: Structure) -> MoveOperator:
+    def _operator(self, x: torch.Tensor, structure: Structure, moves: Moves) -> MoveOperator:
         batch = x.shape[0] if self.preserve_batch and x.dim() else None
         return MoveOperator(
-            self.plan(structure),
+            moves,
             self.partition.transport,
             self.what,
             structure.dtype,
@@ -173,5 +232,5 @@ class Mover:
 
 
 def key_of(x: torch.Tensor) -> Hashable:
-    """All that `Known` depends on, of this worker's own tensor."""
+    """Return all that `Known` depends on, of this worker's own tensor."""
     return x.shape, x.dtype, x.requires_grad, torch.is_grad_enabled()

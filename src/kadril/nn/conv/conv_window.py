@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from kadril.partition import Interval
 
-__all__ = ["TransposedWindow", "Window"]
+__all__ = ["ConvWindow", "TransposedWindow"]
 
 
-class Window(NamedTuple):
+class ConvWindow(NamedTuple):
     """The window of a convolution.
 
     Attributes:
@@ -29,6 +29,8 @@ class Window(NamedTuple):
         dilation: from one element of the kernel to the next, in inputs.
         before: elements of padding before the first input.
         after: elements of padding after the last input.
+        is_whole: whether the dim is not split, and torch's own convolution does the padding:
+            nothing has to be copied for it.
     """
 
     kernel: int
@@ -36,6 +38,7 @@ class Window(NamedTuple):
     dilation: int
     before: int
     after: int
+    is_whole: bool = False
 
     @property
     def reach(self) -> int:
@@ -43,11 +46,15 @@ class Window(NamedTuple):
         return self.dilation * (self.kernel - 1) + 1
 
     def output_size(self, size: int) -> int:
-        """Outputs for so many inputs; 0 where the window is wider than the padded dim."""
+        """Return the number of outputs; 0 where the window is wider than the padded dim."""
         return max(0, (size + self.before + self.after - self.reach) // self.stride + 1)
 
-    def inputs_of(self, outputs: Interval) -> Interval:
-        """What these outputs are made of; below 0, and from the size on, is padding."""
+    def inputs_of(self, outputs: Interval, size: int) -> Interval:
+        """Return what some outputs are made of; below 0, and from the size on, is padding."""
+        return Interval(0, size) if self.is_whole else self.span(outputs)
+
+    def span(self, outputs: Interval) -> Interval:
+        """Return the first to the last input of some outputs, also where torch does the padding."""
         start = self.stride * outputs.start - self.before
         return Interval(start, start + self.stride * (outputs.size - 1) + self.reach)
 
@@ -61,6 +68,7 @@ class TransposedWindow(NamedTuple):
         dilation: from one element of the kernel to the next, in outputs.
         padding: outputs that are cut off at both ends.
         output_padding: outputs more at the last end.
+        is_whole: whether the dim is not split: then torch's own convolution does it all.
     """
 
     kernel: int
@@ -68,6 +76,7 @@ class TransposedWindow(NamedTuple):
     dilation: int
     padding: int
     output_padding: int
+    is_whole: bool = False
 
     @property
     def reach(self) -> int:
@@ -75,22 +84,27 @@ class TransposedWindow(NamedTuple):
         return self.dilation * (self.kernel - 1) + 1
 
     def output_size(self, size: int) -> int:
-        """Outputs for so many inputs."""
-        spread = (size - 1) * self.stride + self.reach
-        return max(0, spread - 2 * self.padding + self.output_padding)
+        """Return the number of outputs for so many inputs."""
+        return max(0, self.covered_size(size) + self.output_padding)
+
+    def covered_size(self, size: int) -> int:
+        """Return the number of outputs without output padding; less than 0 if too many are cut."""
+        return (size - 1) * self.stride + self.reach - 2 * self.padding
 
     def outputs_of(self, inputs: Interval) -> Interval:
-        """From the first to the last output that these inputs go into."""
+        """Return the first to the last output that these inputs go into."""
         start = self.stride * inputs.start - self.padding
         return Interval(start, start + self.stride * (inputs.size - 1) + self.reach)
 
-    def inputs_of(self, outputs: Interval) -> Interval:
-        """Inputs that have all these outputs between them, and leave out none that has a part.
+    def inputs_of(self, outputs: Interval, size: int) -> Interval:
+        """Return the inputs that have these outputs between them, and all that have a part.
 
         An output that no input goes into (stride wider than the kernel, output padding) has
         an input beside it all the same, so that `outputs_of` the result holds all of `outputs`.
         Below 0, and from the size on, inputs are zeros.
         """
+        if self.is_whole:
+            return Interval(0, size)
         first = outputs.start + self.padding
         last = outputs.stop - 1 + self.padding
         # Input i goes into stride * i ... stride * i + reach - 1, before the cut of the padding.

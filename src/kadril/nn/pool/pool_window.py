@@ -51,7 +51,7 @@ class PoolWindow(NamedTuple):
         return self.padding if self.is_whole else 0
 
     def output_size(self, size: int) -> int:
-        """Outputs for so many inputs; less than 1 where the window is wider than all of them."""
+        """Return the number of outputs; less than 1 where the window is wider than the input."""
         steps = size + 2 * self.padding - self.reach
         if not self.ceil_mode:
             return steps // self.stride + 1
@@ -59,14 +59,14 @@ class PoolWindow(NamedTuple):
         return last + (last * self.stride < size + self.padding)
 
     def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """What some outputs are made of; below 0, and from the size on, is padding."""
+        """Return what some outputs are made of; below 0, and from the size on, is padding."""
         if self.is_whole:
             return Interval(0, size)
         start = self.stride * outputs.start - self.padding
         return Interval(start, start + self.stride * (outputs.size - 1) + self.reach)
 
     def counts(self, outputs: Interval, size: int, *, with_padding: bool) -> list[int]:
-        """For each output, inputs in its window; padding counts where asked, what is beyond never.
+        """Count the inputs in the window of each output; padding where asked, what is beyond never.
 
         For windows without dilation.
         """

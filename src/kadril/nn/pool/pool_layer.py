@@ -1,4 +1,4 @@
-"""What max and average pooling have in common: settings, and windows that fit.
+"""Base of max and average pooling: settings, and windows that match the input.
 
     y_o = reduce of x_i  for i in the window of o         (maximum, or average)
 
@@ -13,11 +13,11 @@ import torch
 from typing_extensions import Self
 
 from kadril.nn.box_layer import BoxLayer, per_dim
-from kadril.nn.pool.window import PoolWindow
+from kadril.nn.pool.pool_window import PoolWindow
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
-__all__ = ["PoolLayer", "Size"]
+__all__ = ["PoolLayer", "Size", "nothing_with_indices"]
 
 Size = int | Sequence[int]
 
@@ -70,7 +70,7 @@ class PoolLayer(BoxLayer):
 
     @classmethod
     def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
-        """The twin of a torch layer.
+        """Make the twin of a torch layer.
 
         Raises:
             TypeError: it is of another kind.
@@ -97,7 +97,7 @@ class PoolLayer(BoxLayer):
             )
 
     def reaches(self, sizes: Sequence[int], dtype: torch.dtype) -> Sequence[PoolWindow]:
-        """The windows.
+        """Return the windows.
 
         Raises:
             ValueError: one is wider than the input with its padding.
@@ -117,8 +117,14 @@ class PoolLayer(BoxLayer):
         return [window.torch_padding for window in self.windows]
 
     def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
+        """Return the settings, as torch shows them, and where the layer is."""
         return (
             f"P_x={text(self.P_x.shape)}, kernel_size={self.kernel_size}, stride={self.stride},"
             f" padding={self.padding}, dilation={self.dilation}, ceil_mode={self.ceil_mode}"
         )
+
+
+def nothing_with_indices(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a max pooling gives on a rank that has no part in the input."""
+    nothing = x.clone()
+    return nothing, nothing.detach().long()

@@ -23,23 +23,23 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from kadril.nn.conv.messages import Rooms, pack
 from kadril.nn.conv.overlap import run_beside
 from kadril.nn.conv.strips import Strip, StripPlan
 from kadril.ops.calling import anchor_for, apply_tied, tie, tied
 from kadril.ops.composed import differentiate
+from kadril.ops.moves.packing import Inbox, pack
 from kadril.partition import Partition
 
-__all__ = ["Bordered", "convolve_bordered"]
+__all__ = ["StripConv", "convolve_with_strips"]
 
 Result = TypeVar("Result")
 
 
-class Bordered(NamedTuple):
-    """What is the same in all calls of a layer with the same blocks.
+class StripConv(NamedTuple):
+    """A convolution of a block and its strips.
 
     Attributes:
-        plan: of this worker.
+        plan: the strips of this worker.
         convolution: torch's.
         stride: for each spatial dim.
         dilation: likewise.
@@ -67,7 +67,7 @@ class Bordered(NamedTuple):
         bias: torch.Tensor | None,
         padding: tuple[int, ...] | None = None,
     ) -> torch.Tensor:
-        """y = conv(x, w, b)."""
+        """Compute y = conv(x, w, b)."""
         padding = padding or (0,) * len(self.stride)
         return self.convolution(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
@@ -79,7 +79,7 @@ class Bordered(NamedTuple):
         wanted: tuple[bool, bool, bool],
         padding: tuple[int, ...] | None = None,
     ) -> list[torch.Tensor | None]:
-        """x*, w* and b* of one convolution; None for those that are not wanted."""
+        """Return x*, w* and b* of one convolution; None for those that are not wanted."""
         if not any(wanted):
             return [None, None, None]
         zeros = (0,) * len(self.stride)
@@ -102,15 +102,15 @@ class Bordered(NamedTuple):
     def exchange(
         self,
         sends: Iterable[tuple[int, torch.Tensor]],
-        rooms: Rooms,
+        inbox: Inbox,
         meanwhile: Callable[[], Result],
         what: str,
     ) -> Result:
-        """Exchange, and do something else; the result of that."""
+        """Exchange, and do something else; return the result of that."""
         messages = pack(sends)
 
         def run() -> None:
-            self.P_x.transport.exchange(messages, rooms.messages(), name=what)
+            self.P_x.transport.exchange(messages, inbox.messages(), name=what)
 
         if self.overlaps:
             return run_beside(run, meanwhile)
@@ -118,11 +118,11 @@ class Bordered(NamedTuple):
         return meanwhile()
 
 
-def convolve_bordered(
+def convolve_with_strips(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    layer: Bordered,
+    layer: StripConv,
     *,
     requires_grad: bool,
 ) -> torch.Tensor:
@@ -146,16 +146,16 @@ def convolve_bordered(
     anchor = None if x.requires_grad else anchor_for(requires_grad)
     block = cast(x, dtype)
     return apply_tied(
-        BorderedConvFunction, x, weight, bias, block, anchor, layer, requires_grad, dtype
+        StripConvFunction, x, weight, bias, block, anchor, layer, requires_grad, dtype
     )
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """A tensor as autocast gives it to a convolution; as it is where that is off."""
+    """Cast a tensor as autocast does for a convolution; not where that is off."""
     return x if dtype is None or x.dtype == torch.float64 else x.to(dtype)
 
 
-class BorderedConvFunction(torch.autograd.Function):
+class StripConvFunction(torch.autograd.Function):
     """A convolution with an exchange in both directions."""
 
     @staticmethod
@@ -166,7 +166,7 @@ class BorderedConvFunction(torch.autograd.Function):
         bias: torch.Tensor | None,
         block: torch.Tensor,
         _: torch.Tensor | None,
-        layer: Bordered,
+        layer: StripConv,
         requires_grad: bool,
         dtype: torch.dtype | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,10 +177,10 @@ class BorderedConvFunction(torch.autograd.Function):
         plan = layer.plan
         with torch.autocast(x.device.type, enabled=False):
             inputs = [own_inputs(strip, x) for strip in plan.strips]
-            rooms = Rooms([each for strip in plan.strips for each in strip.recvs], x)
+            inbox = Inbox([each for strip in plan.strips for each in strip.recvs], x)
             y = layer.exchange(
                 [(peer, x[box]) for strip in plan.strips for peer, box in strip.sends],
-                rooms,
+                inbox,
                 lambda: layer.convolve(block, weight, bias, plan.padding),
                 layer.what,
             )
@@ -189,7 +189,7 @@ class BorderedConvFunction(torch.autograd.Function):
                 for strip, each in zip(plan.strips, inputs, strict=True)
                 for _peer, box in strip.recvs
             ]
-            for place, received in zip(places, rooms.boxes(), strict=True):
+            for place, received in zip(places, inbox.boxes(), strict=True):
                 place.copy_(received)
             strips = [cast(each, dtype) for each in inputs]
             for strip, each in zip(plan.strips, strips, strict=True):
@@ -210,7 +210,7 @@ class BorderedConvFunction(torch.autograd.Function):
 
 
 def adjoint_with_graph(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
-    """The same as `adjoint`, with gradients that have gradients."""
+    """Return what `adjoint` returns, with gradients that have gradients."""
     _, block, weight, bias, *_strips = ctx.saved_tensors
     wanted = (ctx.is_wanted, *ctx.needs_input_grad[1:3])
     found = differentiate(ctx.layer.compose, (block, weight, bias), grad, wanted)
@@ -218,8 +218,8 @@ def adjoint_with_graph(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None
 
 
 def adjoint(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
-    """x*, w* and b*, as far as they are wanted."""
-    layer: Bordered = ctx.layer
+    """Return x*, w* and b*, as far as they are wanted."""
+    layer: StripConv = ctx.layer
     _, block, weight, _bias, *strips = ctx.saved_tensors
     needs_x, needs_w, needs_b = ctx.needs_input_grad[:3]
     for_strips, for_block = (ctx.is_wanted, needs_w, False), (needs_x, needs_w, needs_b)
@@ -246,12 +246,12 @@ def adjoint(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
 
 
 def give_back(
-    layer: Bordered,
+    layer: StripConv,
     of_inputs: Sequence[torch.Tensor],
     like: torch.Tensor,
     differentiate_block: Callable[[], list[torch.Tensor | None]],
 ) -> list[torch.Tensor | None]:
-    """The adjoint of the exchange: gradients of the strips' inputs go to those who have them.
+    """Run the adjoint of the exchange: gradients of strips' inputs go to those who have them.
 
     Args:
         layer: what to do.
@@ -265,21 +265,19 @@ def give_back(
         for strip, gradient in zip(strips, of_inputs, strict=True)
         for peer, box in strip.recvs
     ]
-    boxes = [each for strip in strips for each in strip.sends]
-    rooms = Rooms(boxes, like)
-    result = layer.exchange(sends, rooms, differentiate_block, f"adjoint of {layer.what}")
+    inbox = Inbox([each for strip in strips for each in strip.sends], like)
+    result = layer.exchange(sends, inbox, differentiate_block, f"adjoint of {layer.what}")
     if result[0] is not None:
         x = result[0] = result[0].to(like.dtype)
         for strip, gradient in zip(strips, of_inputs, strict=True):
             for source, target in strip.wrapped:
                 x[source] += gradient[target]
-        for (_, box), received in zip(boxes, rooms.boxes(), strict=True):
-            x[box] += received
+        inbox.add_to(x)
     return result
 
 
 def own_inputs(strip: Strip, x: torch.Tensor) -> torch.Tensor:
-    """The inputs of a strip, of which those are there that the worker has itself."""
+    """Return the inputs of a strip, filled as far as the worker has them itself."""
     inputs = x.new_empty(strip.shape)
     for edge in strip.edges:
         inputs[edge] = 0

@@ -1,0 +1,120 @@
+"""Box gather: every worker gets the box of a tensor that it needs, in one exchange.
+
+    y_r[i] = x[i]  for i in the box of worker r         x*[i] = sum_r y*_r[i]
+
+The boxes follow from the blocks of all workers (`box_plan.py`). On shared memory, agreeing on the
+blocks and moving them are one meeting (`moves/mover.py`). Where every worker has its box already
+nothing is copied: it gets a view of its block.
+
+Moved: every element once for each other worker that needs it; the same in the adjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from kadril.ops.box_plan import BoxPlan, WorkerBoxes
+from kadril.ops.moves.carriers import move
+from kadril.ops.moves.mover import Mover, Planned
+from kadril.ops.structure import PlanCache, Structure
+from kadril.partition import Partition
+
+__all__ = ["BoxGather", "Gathered"]
+
+
+class Gathered(NamedTuple):
+    """What a worker got.
+
+    Attributes:
+        box: its box; its block where the plan leaves blocks as they lie.
+        mine: its part of the plan.
+        structure: of the tensor.
+    """
+
+    box: torch.Tensor
+    mine: WorkerBoxes
+    structure: Structure
+
+
+class BoxGather:
+    """A box gather that is done again and again.
+
+    Args:
+        P_x: one axis for each dim of the tensors.
+        plan: from the structure of a tensor to the plan; raises where the tensor does not match.
+            The same on all workers.
+        what: for errors.
+        gives_views: whether a worker may get a view of its block, or the block itself, where all
+            workers have their boxes already; a new tensor otherwise.
+        plans: where plans are kept; shared with others that make the same plans.
+    """
+
+    def __init__(
+        self,
+        P_x: Partition,
+        plan: Callable[[Structure], BoxPlan],
+        what: str,
+        *,
+        gives_views: bool = True,
+        plans: PlanCache | None = None,
+    ) -> None:
+        self.P_x = P_x
+        self.make_plan = plan
+        self.what = what
+        self.gives_views = gives_views
+        self._plans = PlanCache() if plans is None else plans
+        self._mover = Mover(P_x, P_x, self._planned, what)
+
+    def __call__(self, x: torch.Tensor) -> Gathered:
+        """Agree on the structure of a tensor and gather; collective over the partition.
+
+        Args:
+            x: this worker's block.
+
+        Raises:
+            ValueError, UnsupportedError: the tensor does not match the partition, or what the plan
+                raises; on all workers, before any of it is moved.
+            MismatchError: the blocks do not make up a tensor; likewise.
+        """
+        moved = self._mover(x)
+        mine: WorkerBoxes = moved.plan
+        if moved.y is not None:
+            box = mine.extend(moved.y)
+        else:
+            box = x if mine.plan.leaves_blocks else mine.extend(mine.cut(x))
+        return Gathered(box, mine, moved.structure)
+
+    def plan(self, structure: Structure) -> BoxPlan:
+        """Return the plan for a structure; the same on all workers.
+
+        Raises:
+            ValueError: the tensor does not match the partition, or what the plan raises.
+            MismatchError: the blocks do not make up a tensor.
+        """
+        return self._plans.get(structure, lambda: self.make_plan(structure))
+
+    def kept_plans(self) -> list[BoxPlan]:
+        """Return the plans of the structures that were met last, the oldest first."""
+        return self._plans.values()
+
+    def fetch(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
+        """Gather, with the structure agreed on already; collective over the partition."""
+        mine = self._mine(structure)
+        if mine.plan.is_local and self.gives_views:
+            return mine.extend(mine.cut(x))
+        transport = self.P_x.transport
+        y = move(x, mine.moves, transport, self.what, requires_grad=structure.requires_grad)
+        return mine.extend(y)
+
+    def _mine(self, structure: Structure) -> WorkerBoxes:
+        if self.P_x.index is None:
+            raise AssertionError("only workers of the partition gather")
+        return self.plan(structure).worker(self.P_x.index)
+
+    def _planned(self, structure: Structure) -> Planned:
+        mine = self._mine(structure)
+        stays = mine.plan.leaves_blocks or (mine.plan.is_local and self.gives_views)
+        return Planned(None if stays else mine.moves, mine)
