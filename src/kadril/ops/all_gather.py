@@ -27,7 +27,7 @@ from kadril.ops.structure import Structure, agree_in_line
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition
 
-__all__ = ["all_gather", "check_dim", "dims_of", "gathered", "summed_block"]
+__all__ = ["AllGatherOperator", "all_gather", "as_axes", "check_dim", "dims_of"]
 
 
 @uncompiled
@@ -59,7 +59,7 @@ def all_gather(
     Raises:
         ValueError: not exactly one of the two was given, there is no such axis or dim, or this rank
             has elements and is not in the partition.
-        MismatchError: blocks do not fit together; on every worker in line.
+        MismatchError: blocks do not make up a tensor; on every worker in line.
     """
     axes = axes_to_reduce(P_x, as_axes(axes_gather), axes_keep)
     if not P_x.active:
@@ -71,7 +71,7 @@ def all_gather(
 
 
 def as_axes(axes: Sequence[int] | int | None) -> Sequence[int] | None:
-    """One axis as a list of axes."""
+    """Return one axis as a list of axes."""
     return [axes] if isinstance(axes, int) else axes
 
 
@@ -83,7 +83,7 @@ def dims_of(axes: Sequence[int], dim: int | None) -> list[tuple[list[int], int]]
 
 
 def check_dim(structure: Structure, dim: int, what: str) -> int:
-    """The dim, counted from the first one.
+    """Return the dim, counted from the first one.
 
     Raises:
         ValueError: there is no such dim; on all workers, as they have agreed on their shapes.
@@ -95,7 +95,7 @@ def check_dim(structure: Structure, dim: int, what: str) -> int:
 
 
 def gather_over(x: torch.Tensor, group: Group, dim: int, what: str) -> torch.Tensor:
-    """The blocks of a group, put together along a dim on each of its ranks."""
+    """Put the blocks of a group together along a dim, on each of its ranks."""
     structure = agree_in_line(group, x, what)
     dim = check_dim(structure, dim, what)
     rests = {(*shape[:dim], *shape[dim + 1 :]) for shape in structure.shapes}
@@ -140,7 +140,7 @@ class AllGatherOperator(NamedTuple):
 def gathered(
     x: torch.Tensor, group: Group, dim: int, sizes: Sequence[int], what: str
 ) -> torch.Tensor:
-    """Blocks of some sizes along a dim, put together, in new memory."""
+    """Put blocks of some sizes together along a dim, in new memory."""
     if len(sizes) == 1:
         return x.clone(memory_format=torch.contiguous_format)
     before, after = x.shape[:dim], x.shape[dim + 1 :]
@@ -159,7 +159,7 @@ def gathered(
 def summed_block(
     y: torch.Tensor, group: Group, dim: int, sizes: Sequence[int], what: str
 ) -> torch.Tensor:
-    """The sum over a group, of which each rank gets its block along a dim, in new memory."""
+    """Sum over a group, and give each rank its block along a dim, in new memory."""
     if len(sizes) == 1:
         return y.clone(memory_format=torch.contiguous_format)
     before, after = y.shape[:dim], y.shape[dim + 1 :]

@@ -62,7 +62,7 @@ def all_to_all(
     Raises:
         ValueError: there is no such axis or dim, the sizes do not make up the dim, or this rank has
             elements and is not in the partition.
-        MismatchError: blocks do not fit together; on every worker in line.
+        MismatchError: blocks do not make up a tensor; on every worker in line.
     """
     if not -P_x.dim <= axis < P_x.dim:
         raise ValueError(f"{what}: {P_x!r} has no axis {axis}")
@@ -112,12 +112,12 @@ class Cut(NamedTuple):
     sizes: tuple[int, ...]
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The parts of a tensor."""
+        """Split a tensor into the parts."""
         return list(torch.split_with_sizes(x, list(self.sizes), self.dim))
 
 
 class AllToAllOperator(NamedTuple):
-    """There, and back.
+    """An all-to-all among the workers of a line; the adjoint is its way back.
 
     Attributes:
         group: the line of workers.
@@ -141,7 +141,7 @@ class AllToAllOperator(NamedTuple):
 
 
 def swapped(x: torch.Tensor, group: Group, given: Cut, taken: Cut, what: str) -> torch.Tensor:
-    """Parts given, and parts taken put together, in new memory."""
+    """Give parts, and put those that are taken together, in new memory."""
     if len(given.sizes) == 1:
         return x.clone(memory_format=torch.contiguous_format)
     parts = given.split(x)
@@ -157,7 +157,7 @@ def swapped(x: torch.Tensor, group: Group, given: Cut, taken: Cut, what: str) ->
 
 
 def part_shapes(x: torch.Tensor, mine: int, given: Cut, taken: Cut) -> list[torch.Size]:
-    """Shapes of the parts that come: this worker's own part, but for the size along one dim."""
+    """Return the shapes of the parts that come: its own part's, but for one dim."""
     shapes = []
     for size in taken.sizes:
         shape = list(x.shape)

@@ -16,7 +16,7 @@ NOTHING = torch.empty(0)
 
 
 def uncompiled(function: Call) -> Call:
-    """A function that `torch.compile` leaves as it is, with all that it calls.
+    """Keep `torch.compile` away from a function, and from all that it calls.
 
     Whatever communicates is one: ranks have to do so in the same order, in both directions, and a
     compiler that is free to order calls of one graph knows nothing of the other ranks. What is
@@ -28,7 +28,7 @@ def uncompiled(function: Call) -> Call:
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
-    """The result of a function that gives one tensor.
+    """Apply a function that gives one tensor.
 
     Past `Function.apply`, which looks for the wrappers of `torch.func` and takes a third of the
     time of a short operation for it; what is beneath it refuses those by itself.
@@ -38,20 +38,20 @@ def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.
 
 
 def apply_tied(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
-    """The result of a function whose forward gives it with a `tie`."""
+    """Apply a function whose forward gives its result with a `tie`."""
     found: torch.Tensor = beneath(function)(*arguments)[0]
     return found
 
 
 @functools.cache
 def beneath(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The function beneath `Function.apply`."""
+    """Return the function beneath `Function.apply`."""
     found: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return found
 
 
 def anchor_for(requires_grad: bool) -> torch.Tensor:
-    """A tensor without elements, to be given to a function besides its input.
+    """Return a tensor without elements, to be given to a function besides its input.
 
     It keeps a rank in the graph whose own input needs no gradient, when other ranks' inputs do: all
     of them have to be there for the collectives of the backward pass.
@@ -62,7 +62,9 @@ def anchor_for(requires_grad: bool) -> torch.Tensor:
 def tie(
     ctx: Any, y: torch.Tensor, *saved: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Results of the forward of a function whose backward is collective: y, and a tie to it.
+    """Return the results of the forward of a function whose backward is collective.
+
+    They are y, and a tie to it.
 
     The backward pass may itself be differentiated, and then y* is a function of y. On some ranks it
     may not be: a rank that holds nothing has a constant for y*, and so has one whose loss is
@@ -86,7 +88,7 @@ def tie(
 
 
 def tied(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor:
-    """y*, of what the backward of a function was given; zeros where that is nothing.
+    """Return y*, of what the backward of a function was given; zeros where that is nothing.
 
     Where a graph of the backward pass is recorded it is tied to y. That is a choice for the whole
     program (`create_graph`), so ranks need not ask each other.
@@ -106,10 +108,10 @@ class TiedFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        """The gradient as it is."""
+        """Return the gradient as it is."""
         return grad.view_as(grad)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The same, and nothing for the tie."""
+        """Return the gradient as it is, and nothing for the tie."""
         return grads[0], None

@@ -20,7 +20,7 @@ def differentiate(
     grad: torch.Tensor,
     wanted: Sequence[bool],
 ) -> list[torch.Tensor | None]:
-    """Gradients with a graph of their own; collective where `compose` is.
+    """Return gradients with a graph of their own; collective where `compose` is.
 
     Args:
         compose: gives y of the inputs.
@@ -47,5 +47,5 @@ def differentiate(
 
 
 def as_leaf(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, as the begin of a graph."""
+    """Return the same numbers, as a leaf of a graph."""
     return x.detach().requires_grad_()

@@ -40,7 +40,7 @@ def all_max_reduce(
     *,
     what: str = "AllMaxReduce",
 ) -> torch.Tensor:
-    """The largest value over axes of a partition, element by element; collective over it.
+    """Find the largest value over axes of a partition, by element; collective over it.
 
     Args:
         x: of the same shape on all workers in line, and of a real dtype; without elements on ranks
@@ -71,14 +71,14 @@ def all_min_reduce(
     *,
     what: str = "AllMinReduce",
 ) -> torch.Tensor:
-    """The smallest value; otherwise as `all_max_reduce`."""
+    """Find the smallest value over axes of a partition; see `all_max_reduce`."""
     return extreme_over(x, P_x, axes_to_reduce(P_x, axes_reduce, axes_keep), "min", what)
 
 
 def extreme_over(
     x: torch.Tensor, P_x: Partition, axes: Sequence[int], extreme: Extreme, what: str
 ) -> torch.Tensor:
-    """The extreme over axes of a partition."""
+    """Find the extreme over axes of a partition."""
     if not P_x.active:
         return nothing_of(x, P_x, what)
     group = P_x.axis_group(axes)
@@ -116,11 +116,11 @@ class ExtremeOperator:
         return y
 
     def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """The derivative's own operator."""
+        """Apply the adjoint of the derivative."""
         return self.tangent.adjoint(y, what)
 
     def _find_owned(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Which elements this rank is the first in line to have."""
+        """Find the elements that this rank is the first in line to have."""
         transport = self.group.transport
         has = (x == y) | (x.isnan() & y.isnan())
         owners = torch.where(has, transport.rank, transport.size).to(torch.int32)

@@ -48,15 +48,15 @@ def gather(
         The whole tensor on the root, a zero-volume tensor on all others.
 
     Raises:
-        ValueError: the partition does not fit to the tensor, or there is no such root; on all
+        ValueError: the partition does not match the tensor, or there is no such root; on all
             workers.
-        MismatchError: the blocks do not fit together; on all workers.
+        MismatchError: the blocks do not make up a tensor; on all workers.
     """
     return Gatherer(P_x, root, preserve_batch=preserve_batch, what=what)(x)
 
 
 class Gatherer(Repartitioner):
-    """A gather that is done again and again; args and errors as of `gather`."""
+    """A gather that is done again and again; for arguments and errors see `gather`."""
 
     def __init__(
         self,

@@ -17,7 +17,15 @@ import torch
 
 from kadril.ops.calling import anchor_for, apply_tied, beneath, tie, tied
 
-__all__ = ["Adjoint", "Operator", "apply_operator", "pull_back", "put_in_graph", "resolved"]
+__all__ = [
+    "Adjoint",
+    "Operator",
+    "Reverse",
+    "apply_operator",
+    "pull_back",
+    "put_in_graph",
+    "resolved",
+]
 
 
 class Operator(Protocol):
@@ -46,7 +54,7 @@ class Operator(Protocol):
 def apply_operator(
     operator: Operator, x: torch.Tensor, *, requires_grad: bool, done: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """F x, with F* as its backward pass.
+    """Return F x, with F* as its backward pass.
 
     Args:
         operator: F.
@@ -63,7 +71,7 @@ def apply_operator(
 
 
 def resolved(x: torch.Tensor) -> torch.Tensor:
-    """A tensor whose memory holds its values, without a graph.
+    """Return a tensor whose memory holds its values, without a graph.
 
     Torch conjugates and negates lazily.
     """
@@ -95,7 +103,7 @@ class OperatorFunction(torch.autograd.Function):
 
 
 def pull_back(y: torch.Tensor, adjoint: Adjoint) -> torch.Tensor:
-    """x* = F* y*, for the backward of a function; F is the backward of that where it is recorded.
+    """Return x* = F* y*, for the backward of a function; F is its own backward if recorded.
 
     Collectives have another name then: ranks of which only some record would miss each other later.
     """
@@ -135,6 +143,32 @@ class Adjoint(NamedTuple):
         return linear.forward(x, what)
 
 
+class Reverse(NamedTuple):
+    """An operator whose forward is the adjoint of another one, and the other way round.
+
+    Attributes:
+        operator: the other one; its adjoint gives a tensor on every rank.
+    """
+
+    operator: Operator
+
+    @property
+    def what(self) -> str:
+        """Its name, for errors."""
+        return self.operator.what
+
+    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
+        """y = F* x."""
+        y = self.operator.adjoint(x, what)
+        if y is None:
+            raise AssertionError(f"{what}: the adjoint gives nothing, so it is no operator")
+        return y
+
+    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
+        """x* = F y*."""
+        return self.operator.forward(y, what)
+
+
 class DoneFunction(torch.autograd.Function):
     """F x, where that is there already, and F* as its backward pass."""
 
@@ -156,6 +190,6 @@ run_done = beneath(DoneFunction)
 
 
 def put_in_graph(x: torch.Tensor, adjoint: Adjoint, y: tuple[torch.Tensor]) -> torch.Tensor:
-    """`apply_operator` for a block that needs a gradient, with y = F x there, in fewer steps."""
+    """Do what `apply_operator` does for a block with a gradient, and y = F x, in fewer steps."""
     found: torch.Tensor = run_done(x, adjoint, y)[0]
     return found

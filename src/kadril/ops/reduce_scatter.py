@@ -13,15 +13,14 @@ Moved: a rank of a line of p reads (p - 1) / p of every other one's part, in one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from kadril.errors import MismatchError
-from kadril.ops.all_gather import as_axes, check_dim, dims_of, gathered, summed_block
+from kadril.ops.all_gather import AllGatherOperator, as_axes, check_dim, dims_of
 from kadril.ops.all_sum_reduce import axes_to_reduce
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear import Reverse, apply_operator
 from kadril.ops.structure import agree_in_line
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition, balanced_sizes
@@ -77,7 +76,7 @@ def reduce_scatter(
 def scatter_over(
     x: torch.Tensor, group: Group, dim: int, sizes: Sequence[int] | None, what: str
 ) -> torch.Tensor:
-    """The sum over a group, of which each rank keeps its block along a dim."""
+    """Sum over a group, of which each rank keeps its block along a dim."""
     structure = agree_in_line(group, x, what)
     if len(set(structure.shapes)) > 1:
         shapes = ", ".join(
@@ -87,14 +86,14 @@ def scatter_over(
         raise MismatchError(f"{what}: workers in line have different shapes: {shapes}")
     dim = check_dim(structure, dim, what)
     cut = sizes_along(x.shape[dim], len(structure.shapes), sizes, dim, what)
-    operator = ReduceScatterOperator(group, dim, cut, what)
+    operator = Reverse(AllGatherOperator(group, dim, cut, what))
     return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
 
 def sizes_along(
     size: int, num_blocks: int, sizes: Sequence[int] | None, dim: int, what: str
 ) -> tuple[int, ...]:
-    """Sizes of the blocks of a dim: balanced, or those asked for.
+    """Return the sizes of the blocks of a dim: balanced, or those asked for.
 
     Raises:
         ValueError: they do not make up the dim.
@@ -107,27 +106,3 @@ def sizes_along(
             f" {num_blocks} workers"
         )
     return tuple(sizes)
-
-
-class ReduceScatterOperator(NamedTuple):
-    """A block of the sum; the adjoint puts the blocks together.
-
-    Attributes:
-        group: the line of workers.
-        dim: along which.
-        sizes: of their blocks.
-        what: for errors.
-    """
-
-    group: Group
-    dim: int
-    sizes: tuple[int, ...]
-    what: str
-
-    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
-        """y_k = (sum_r x_r)[block k]."""
-        return summed_block(x, self.group, self.dim, self.sizes, what)
-
-    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """x*_r = (y*_0, y*_1, ...)."""
-        return gathered(y, self.group, self.dim, self.sizes, what)

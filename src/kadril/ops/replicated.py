@@ -17,7 +17,7 @@ import torch
 
 from kadril.ops.all_sum_reduce import reduced
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear import Reverse, apply_operator
 from kadril.partition import Group
 
 __all__ = ["SpreadOperator", "spread", "total"]
@@ -41,7 +41,7 @@ def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tens
 
 @uncompiled
 def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor:
-    """The sum of what the workers have, as a replicated tensor.
+    """Sum what the workers have, as a replicated tensor.
 
     Each of them may call `backward()` on a loss made of it: that is one loss, not several.
 
@@ -52,7 +52,7 @@ def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor
     """
     if group.transport.size == 1:
         return x.clone()
-    return apply_operator(TotalOperator(group, what), x, requires_grad=False)
+    return apply_operator(Reverse(SpreadOperator(group, what)), x, requires_grad=False)
 
 
 class SpreadOperator(NamedTuple):
@@ -68,18 +68,3 @@ class SpreadOperator(NamedTuple):
     def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
         """x* = sum_r y*_r."""
         return reduced(y, self.group, what)
-
-
-class TotalOperator(NamedTuple):
-    """The sum; the adjoint is a copy for each."""
-
-    group: Group
-    what: str
-
-    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
-        """y = sum_r x_r."""
-        return reduced(x, self.group, what)
-
-    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """x*_r = y*."""
-        return y

@@ -47,14 +47,14 @@ def scatter(
         The worker's block; a copy of `x` on ranks that are not in the partition.
 
     Raises:
-        ValueError: the partition does not fit to the tensor, there is no such root, or another
+        ValueError: the partition does not match the tensor, there is no such root, or another
             worker has elements; on all workers.
     """
     return Scatterer(P_x, root, sizes=sizes, what=what)(x)
 
 
 class Scatterer(Repartitioner):
-    """A scatter that is done again and again; args and errors as of `scatter`."""
+    """A scatter that is done again and again; for arguments and errors see `scatter`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Scatterer(Repartitioner):
 
 
 def root_of(P_x: Partition, root: int, what: str) -> Partition:
-    """One worker as a partition, with as many axes; collective over the partition.
+    """Make a partition of one worker, with as many axes; collective over the partition.
 
     Raises:
         ValueError: there is no such worker.

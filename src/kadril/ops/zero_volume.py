@@ -22,7 +22,7 @@ def zero_volume_tensor(
     requires_grad: bool = False,
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
-    """A tensor without elements.
+    """Return a tensor without elements.
 
     Args:
         batch: size of its first dim, the second being 0; one dim of size 0 where None.
@@ -35,7 +35,7 @@ def zero_volume_tensor(
 
 
 def nothing_of(x: torch.Tensor, partition: Partition, what: str) -> torch.Tensor:
-    """What a rank gets from an operation of others: a copy of its tensor, which has no elements.
+    """Return what a rank gets from an operation of others: a copy of its empty tensor.
 
     Raises:
         ValueError: it has some, which would be lost.
@@ -50,7 +50,7 @@ def nothing_of(x: torch.Tensor, partition: Partition, what: str) -> torch.Tensor
 
 @uncompiled
 def correct_zero_volume(x: torch.Tensor) -> torch.Tensor:
-    """A tensor that `backward()` may be called on: a copy, or the number 0 where there is nothing.
+    """Return a tensor to call `backward()` on: a copy, or the number 0 where there is nothing.
 
     For the end of a network whose result only some ranks have.
     """

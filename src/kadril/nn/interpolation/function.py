@@ -25,8 +25,8 @@ def interpolate(
 ) -> torch.Tensor:
     """Interpolate once; collective over the partition.
 
-    For what is done again and again, a `DistributedUpsample` keeps its plan; arguments, result and
-    errors are the same.
+    A `DistributedUpsample` keeps its plan from call to call; arguments, result and errors are the
+    same.
     """
     layer = DistributedUpsample(
         P_x, size, scale_factor, mode, align_corners, recompute_scale_factor, what=what

@@ -68,18 +68,18 @@ class AlongDim(NamedTuple):
     is_whole: bool = False
 
     def output_size(self, size: int) -> int:
-        """Outputs."""
+        """Return the number of outputs."""
         return self.num_outputs
 
     def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """What some outputs are made of."""
+        """Return what some outputs are made of."""
         if self.is_whole:
             return Interval(0, size)
         indices = self.taps(outputs, size).indices
         return Interval(int(indices.min()), int(indices.max()) + 1)
 
     def ratio(self, size: int) -> np.floating[Any]:
-        """Inputs per output, rounded."""
+        """Return inputs per output, rounded."""
         if self.align_corners:
             last = max(1, self.num_outputs - 1)  # one output lies at the first input
             return self.dtype(size - 1) / self.dtype(last)
@@ -88,7 +88,7 @@ class AlongDim(NamedTuple):
         return self.dtype(size) / self.dtype(self.num_outputs)
 
     def taps(self, outputs: Interval, size: int) -> Taps:
-        """The taps of some outputs."""
+        """Return the taps of some outputs."""
         places = np.arange(outputs.start, outputs.stop)
         if self.kind in ("nearest", "nearest-exact"):
             nearest = self._nearest_in_plane if self.is_small_plane else self._nearest
@@ -100,7 +100,7 @@ class AlongDim(NamedTuple):
         return linear_taps(np.maximum(self._positions(places, size), 0), size)
 
     def power_of_two(self, size: int) -> int | None:
-        """Outputs per input where it is 1, 2, 4, ...; None where it is something else.
+        """Return outputs per input where it is 1, 2, 4, ...; None where it is something else.
 
         Then no position is rounded, as long as sizes are not astronomic: a part of the tensor may
         be interpolated as if it was all.
@@ -139,14 +139,14 @@ class AlongDim(NamedTuple):
 
 
 def linear_taps(positions: Floats, size: int) -> Taps:
-    """Two for each position."""
+    """Return two taps for each position."""
     before, rest = index_and_rest(positions, size)
     after = np.minimum(before + 1, size - 1)
     return Taps(np.stack([before, after]), np.stack([1 - rest, rest]))
 
 
 def cubic_taps(positions: Floats, size: int) -> Taps:
-    """Four for each position."""
+    """Return four taps for each position."""
     before, rest = index_and_rest(positions, size)
     steps = np.arange(-1, 3)[:, None]
     weights = [far(rest + 1), near(rest), near(1 - rest), far((1 - rest) + 1)]
@@ -154,30 +154,30 @@ def cubic_taps(positions: Floats, size: int) -> Taps:
 
 
 def near(distance: Floats) -> Floats:
-    """The weight of a tap at a distance of up to 1."""
+    """Return the weight of a tap at a distance of up to 1."""
     slope = fused(np.full_like(distance, KEYS_A + 2), distance, -(KEYS_A + 3))
     return fused(slope * distance, distance, 1.0)
 
 
 def far(distance: Floats) -> Floats:
-    """The weight of a tap at a distance of 1 to 2."""
+    """Return the weight of a tap at a distance of 1 to 2."""
     slope = fused(np.full_like(distance, KEYS_A), distance, -5 * KEYS_A)
     return fused(fused(slope, distance, 8 * KEYS_A), distance, -4 * KEYS_A)
 
 
 def index_and_rest(positions: Floats, size: int) -> tuple[Integers, Floats]:
-    """The input before each position, and how far that is beyond it, from 0 to 1."""
+    """Return the input before each position, and how far that is beyond it, from 0 to 1."""
     before = np.minimum(floors(positions), size - 1)
     return before, np.clip(positions - before.astype(positions.dtype), 0, 1)
 
 
 def floors(positions: Floats) -> Integers:
-    """The integers below, as torch takes them: in float32, also of float64."""
+    """Return the integers below, as torch takes them: in float32, also of float64."""
     return np.floor(positions.astype(np.float32)).astype(np.int64)
 
 
 def fused(a: Floats, b: Floats, c: float) -> Floats:
-    """a b + c, rounded once."""
+    """Return a b + c, rounded once."""
     if a.dtype == np.float32:
         exact = a.astype(np.float64) * b.astype(np.float64)  # 24 + 24 bits fit into 53
         return (exact + c).astype(np.float32)
@@ -193,12 +193,12 @@ def fused(a: Floats, b: Floats, c: float) -> Floats:
 
 
 def halves(a: Floats) -> tuple[Floats, Floats]:
-    """A float64 as the sum of two that have 26 bits each, whose products are exact (Veltkamp)."""
+    """Split a float64 into two of 26 bits each, whose products are exact (Veltkamp)."""
     scaled = a * (2.0**27 + 1)
     high = scaled - (scaled - a)
     return high, a - high
 
 
 def taps_type(dtype: torch.dtype) -> Precision:
-    """The precision in which torch finds positions and weights for data of a type."""
+    """Return the precision in which torch finds positions and weights for data of a type."""
     return np.float64 if dtype == torch.float64 else np.float32
