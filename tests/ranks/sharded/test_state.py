@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from sharded_kit import (
@@ -21,6 +20,7 @@ from sharded_kit import (
 from kadril.errors import CheckpointError
 from kadril.sharded import POS_Trainer
 from kadril.testing import ranks
+from kadril.transport.agreement import allgather_blobs
 from kadril.world import World
 
 
@@ -107,15 +107,7 @@ def test_state_moves_between_worlds_of_any_size(world: World) -> None:
 
 def exchange_pickles(world: World, value: object) -> list[bytes]:
     """What each rank has, on every rank."""
-    data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
-    counts = [
-        int.from_bytes(each, "little")
-        for each in world.transport.allgather_bytes(len(data).to_bytes(8, "little"), name="length")
-    ]
-    everything = np.empty(sum(counts), dtype=np.uint8)
-    world.transport.allgatherv(data, everything, counts)
-    parts = np.split(everything, np.cumsum(counts)[:-1])
-    return [part.tobytes() for part in parts]
+    return allgather_blobs(world.transport, pickle.dumps(value), "pickles")
 
 
 @ranks(2)

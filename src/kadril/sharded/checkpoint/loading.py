@@ -12,11 +12,11 @@ import torch
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.index_file import CHECKSUM, read_index
 from kadril.sharded.checkpoint.shard_file import PARAMETER, STATE, ShardFile
-from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.sharded.ownership.bucket import OwnPiece
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.load_state import cut_state, put_state
 from kadril.sharded.state.stored_state import StoredParameter, StoredPiece, StoredState
+from kadril.transport.agreement import allgather_json, raise_on_all
 from kadril.transport.base import Transport
 
 __all__ = ["check_same_version", "load_checkpoint"]
@@ -54,7 +54,7 @@ def load_checkpoint(
         if not isinstance(caught, CheckpointError):
             error = CheckpointError(f"{directory}: {caught!r}", path=str(directory))
     # All have read, and nobody computes with the parameters any more.
-    raise_together(shards.transport, "load", error, CheckpointError)
+    raise_on_all(shards.transport, "load", error, CheckpointError)
     check_same_version(shards.transport, directory, index[CHECKSUM])
     with torch.no_grad():
         for own, flat in elements.items():

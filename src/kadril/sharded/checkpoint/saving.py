@@ -25,9 +25,9 @@ from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.durable_files import failure_reason, log_untidy
 from kadril.sharded.checkpoint.index_file import INDEX, make_index, write_index
 from kadril.sharded.checkpoint.shard_file import PARAMETER, STATE, write_shard
-from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.own_state import piece_values
+from kadril.transport.agreement import allgather_json, raise_on_all
 from kadril.transport.base import Transport
 
 __all__ = ["save_checkpoint"]
@@ -64,14 +64,14 @@ def save_checkpoint(
         described = write_shard(directory / name, own_values(shards, optimizer))
     except Exception as caught:  # optimizers of users keep anything, and all ranks wait below
         error = not_saved(directory / name, caught)
-    raise_together(transport, "save", error, CheckpointError)
+    raise_on_all(transport, "save", error, CheckpointError)
     files = allgather_json(transport, described, "save")
     if transport.rank == 0:
         try:
             write_index(directory, make_index(shards, optimizer, files, extra))
         except Exception as caught:  # options and `extra` may hold anything, too
             error = not_saved(directory / INDEX, caught)
-    raise_together(transport, "save", error, CheckpointError)
+    raise_on_all(transport, "save", error, CheckpointError)
     if transport.rank == 0:
         with log_untidy(directory):
             remove_others(directory, {file["name"] for file in files})

@@ -11,7 +11,6 @@
 | bucket.py | `Bucket`: parameters that are reduced at once, in one flat memory |
 | memory_order.py | the order of a tensor's elements in memory |
 | shared_memory.py | memory that all ranks of a host see |
-| agreement.py | checks that ranks have the same; errors that are raised on all ranks |
 | dedicated_transport.py | a transport that nobody else uses |
 | live_trainers.py | no two trainers have the same parameter |
 

@@ -7,8 +7,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from kadril.errors import StateError
-from kadril.sharded.ownership.agreement import raise_together
 from kadril.sharded.ownership.parameter_list import ParameterList
+from kadril.transport.agreement import raise_on_all
 from kadril.transport.base import Transport
 from kadril.world import World
 
@@ -59,7 +59,7 @@ def check_untrained(
             f"parameter {taken!r} is trained by another POS_Trainer or ShardedOptimizer. Call"
             " close() of that one first, on every rank; or give each its own parameters"
         )
-    raise_together(transport, "kadril.sharded", error, StateError)
+    raise_on_all(transport, "kadril.sharded", error, StateError)
 
 
 def find_trained(parameters: ParameterList, trainer: POS_Trainer | None) -> str | None:

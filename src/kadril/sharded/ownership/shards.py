@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from kadril.errors import UnsupportedError
-from kadril.sharded.ownership.agreement import check_same
 from kadril.sharded.ownership.bucket import Bucket, OwnPiece
 from kadril.sharded.ownership.ownership_plan import Piece, make_plan
 from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.sharded.ownership.shared_memory import share_block
+from kadril.transport.agreement import check_same
 from kadril.transport.base import Transport
 from kadril.world.heap import trim_heap
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.ownership.agreement import allgather_json, raise_together
 from kadril.sharded.ownership.group_options import group_options
 from kadril.sharded.ownership.memory_order import shaped
 from kadril.sharded.ownership.ownership_plan import Entry, Piece
@@ -16,6 +15,7 @@ from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.own_state import piece_values
 from kadril.sharded.state.stored_state import StoredValue
 from kadril.sharded.state.value_kinds import check_storable, dtype_from
+from kadril.transport.agreement import allgather_json, raise_on_all
 from kadril.transport.base import Transport
 
 __all__ = ["consolidate"]
@@ -64,7 +64,7 @@ def consolidate(
                 check_storable(value.number, key, shards.parameters.names[place])
     except CheckpointError as caught:
         error = caught
-    raise_together(transport, "consolidate", error, CheckpointError)
+    raise_on_all(transport, "consolidate", error, CheckpointError)
     everyone = allgather_json(transport, described, "consolidate")
     state: dict[int, dict[str, Any]] = {}
     for place, entry in enumerate(shards.parameters.entries()):

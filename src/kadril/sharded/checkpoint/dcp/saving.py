@@ -13,7 +13,6 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
@@ -24,7 +23,7 @@ from kadril.errors import CheckpointError, KadrilError
 from kadril.sharded.checkpoint.dcp.load_target import state_of
 from kadril.sharded.checkpoint.durable_files import failure_reason
 from kadril.sharded.cut_tensor import coordinated
-from kadril.sharded.ownership.agreement import allgather_json, raise_together
+from kadril.transport.agreement import allgather_blobs, raise_on_all
 from kadril.transport.base import Transport
 
 __all__ = ["Saving", "together"]
@@ -48,7 +47,7 @@ def together(transport: Transport, operation: str, work: Callable[[], Result]) -
         else:
             error = CheckpointError(f"{operation}: {failure_reason(cause)}")
             error.__cause__ = caught
-    raise_together(transport, operation, error, CheckpointError)
+    raise_on_all(transport, operation, error, CheckpointError)
     return result  # type: ignore[no-any-return]
 
 
@@ -97,12 +96,8 @@ class Saving:
 
     def gather(self, value: Any) -> list[Any]:
         """Return what each rank gave, from ranks that run the same program; collective."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
-        counts = allgather_json(self.transport, len(data), "save.length")
-        everything = np.empty(sum(counts), dtype=np.uint8)
-        self.transport.allgatherv(data, everything, counts, name="save.plans")
-        parts = np.split(everything, np.cumsum(counts)[:-1])
-        return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301
+        blobs = allgather_blobs(self.transport, pickle.dumps(value), "save.plans")
+        return [pickle.loads(blob) for blob in blobs]  # noqa: S301
 
     def propose(self, state_dict: Mapping[str, Any]) -> SavePlan:
         """Plan what this rank would write."""
