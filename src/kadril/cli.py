@@ -60,7 +60,7 @@ def describe_unknown(verb: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code.
+    """Run the command line and return its exit code.
 
     Args:
         argv: the words after `kadril`; those of this process where None.

@@ -14,7 +14,7 @@ import kadril
 from kadril.observe.environment import find_environment
 from kadril.observe.finding import Finding
 from kadril.observe.machine import look_at_machine
-from kadril.observe.selftest import judge
+from kadril.observe.selftest import finding_of
 from kadril.observe.system import find_cores, find_kernel, find_limits, find_machine
 from kadril.observe.transports import find_transports
 from kadril.observe.versions import Probe, Probes, collect, find_versions
@@ -158,14 +158,14 @@ def answer(rank: int, said: str, *, failed: bool = False) -> dict[str, object]:
 
 def test_both_ranks_must_speak() -> None:
     both = [answer(1, "fine here"), answer(0, "fine")]
-    assert judge("all-reduce", both, (0, 1), "") == Finding("self-test", "all-reduce", "fine")
-    finding = judge("all-reduce", both[:1], (0, 1), "one\ntwo\nOSError: no room\n")
+    assert finding_of("all-reduce", both, (0, 1), "") == Finding("self-test", "all-reduce", "fine")
+    finding = finding_of("all-reduce", both[:1], (0, 1), "one\ntwo\nOSError: no room\n")
     assert finding.state == "bad"
     assert finding.value.startswith("no word from rank 0\n")
     assert "OSError: no room" in finding.value
 
 
 def test_one_failure_is_enough() -> None:
-    finding = judge("mismatch", [answer(0, "ok"), answer(1, "wrong", failed=True)], (0, 1), "")
+    finding = finding_of("mismatch", [answer(0, "ok"), answer(1, "wrong", failed=True)], (0, 1), "")
     assert (finding.value, finding.state) == ("wrong", "bad")
     assert finding.remedy

@@ -168,7 +168,7 @@ def print_report(report: Report) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run `kadril bench` with these words and give its exit code."""
+    """Run `kadril bench` with these words and return its exit code."""
     try:
         options, words = parse(argv)
         if words.plot:

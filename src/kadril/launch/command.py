@@ -289,7 +289,7 @@ def check_hosts(words: argparse.Namespace) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run `kadril run` with these words and give its exit code."""
+    """Run `kadril run` with these words and return its exit code."""
     words = parse_words(argv)
     if words.check_build:
         # Imported here: it brings the doctor's probes, which no other run needs.

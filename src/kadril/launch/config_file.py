@@ -37,7 +37,7 @@ KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true
 
 
 def read_config_file(path: str) -> dict[str, Any]:
-    """Read a file, and give the values of flags by `Flag.dest`.
+    """Read a file, and return the values of flags by `Flag.dest`.
 
     Raises:
         ConfigError: it cannot be read, is not YAML, or has a key or a value that is not known.

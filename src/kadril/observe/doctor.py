@@ -39,7 +39,7 @@ def examine(*, selftest: bool = True) -> Iterator[Finding]:
 
 
 def print_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Print findings as they come, under their topics; and give them back."""
+    """Print findings as they come, under their topics; and return them."""
     printed: list[Finding] = []
     for finding in findings:
         if not printed or printed[-1].topic != finding.topic:
@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run `kadril doctor` with these words and give its exit code."""
+    """Run `kadril doctor` with these words and return its exit code."""
     words = make_parser().parse_args(argv)
     findings = examine(selftest=not words.no_selftest)
     if words.json:

@@ -49,7 +49,7 @@ def run_selftest() -> Iterator[Finding]:
     answers = [json.loads(line) for line in out.splitlines() if line.startswith('{"part"')]
     failed = False
     for part, (title, ranks) in PARTS.items():
-        finding = judge(title, [a for a in answers if a["part"] == part], ranks, err)
+        finding = finding_of(title, [a for a in answers if a["part"] == part], ranks, err)
         failed = finding.state == "bad"
         yield finding
         if failed:
@@ -58,8 +58,10 @@ def run_selftest() -> Iterator[Finding]:
         yield Finding(TOPIC, "in all", f"{seconds:.1f} s, most of it to load torch")
 
 
-def judge(title: str, answers: list[dict[str, Any]], ranks: tuple[int, ...], err: str) -> Finding:
-    """Return what the ranks said about one part."""
+def finding_of(
+    title: str, answers: list[dict[str, Any]], ranks: tuple[int, ...], err: str
+) -> Finding:
+    """Return the finding of one part, from what the ranks said about it."""
     for answer in answers:
         if answer["failed"]:
             return Finding(TOPIC, title, answer["said"], "bad", REMEDY)

@@ -53,7 +53,7 @@ def check_sum(world: World) -> str:
 
 
 def check_mismatch(world: World) -> str:
-    """Different shapes are told to both, and the next call works."""
+    """Check that different shapes raise on both ranks, and that the next call works."""
     array = np.ones(2 + world.rank, dtype=np.float32)
     start = time.monotonic()
     try:
@@ -70,7 +70,7 @@ def check_mismatch(world: World) -> str:
 
 
 def check_death(world: World) -> str:
-    """Rank 1 dies, rank 0 is told in time."""
+    """Check that rank 0 is told in time when rank 1 dies."""
     # The launcher, seeing a dead rank, ends the other: not before it has had its say.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # All processes of a host read the same monotonic clock.
