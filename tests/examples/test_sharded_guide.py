@@ -1,12 +1,13 @@
-"""docs/guides/sharded.md: its programs run as they stand, with the commands it names, in order."""
+"""docs/guides/sharded.md: its programs run as they stand, on the ranks it names, in order."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from forked_program import run_forked
 
 import kadril.sharded
 from kadril import errors
@@ -41,17 +42,24 @@ def lay_out(directory: Path) -> None:
     (directory / "tour.py").write_text("\n".join(PROGRAMS), encoding="utf-8")
 
 
+def run(command: str, directory: Path) -> str:
+    """Run a command of the page; return what it prints."""
+    if command.startswith("python"):  # without kadril
+        words = [sys.executable, *command.split()[1:]]
+        done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    match = re.fullmatch(r"kadril run -np (\d) (\w+\.py)", command)
+    assert match is not None
+    lines = run_forked(directory / match[2], num_ranks=int(match[1]))
+    return "".join(f"{line}\n" for line in lines)
+
+
 def test_every_command_runs(tmp_path: Path) -> None:
     lay_out(tmp_path)
     assert sorted(COMMANDS) == sorted(PRINTED)
     for command in PRINTED:
-        words = shlex.split(command)
-        words[:1] = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "kadril"]
-        done = subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        printed = re.sub(r"^\[\d\] ", "", done.stdout, flags=re.MULTILINE)
+        printed = run(command, tmp_path)
         assert re.fullmatch(PRINTED[command], printed), f"{command}\n{printed}"
     assert (tmp_path / "graph.svg").stat().st_size > 0
     assert (tmp_path / "optimizer.pt").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""`--compat distdl`: programs written for DistDL, started for real; with MPI and without."""
+"""`--compat distdl`: programs written for DistDL, with MPI and without."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from forked_program import run_forked
 from launch_playground import SOURCE, Playground, Result
 
 from kadril.cli import main
@@ -55,13 +56,19 @@ ALL_SUM_REDUCE = """
 
 
 def test_the_example_of_the_documentation(playground: Playground) -> None:
-    assert lines(run(playground, ALL_SUM_REDUCE, np=5)) == [
-        "[0] 0 (7, 5) [3.0]",
-        "[1] 1 (7, 5) [3.0]",
-        "[2] 2 (7, 5) [7.0]",
-        "[3] 3 (7, 5) [7.0]",
-        "[4] 4 (0,) []",
+    script = playground.write("script.py", ALL_SUM_REDUCE)
+    assert run_forked(script, num_ranks=5, compat="distdl") == [
+        "0 (7, 5) [3.0]",
+        "1 (7, 5) [3.0]",
+        "2 (7, 5) [7.0]",
+        "3 (7, 5) [7.0]",
+        "4 (0,) []",
     ]
+
+
+def test_the_example_is_started(playground: Playground) -> None:
+    fewer = ALL_SUM_REDUCE.replace("arange(0, 4)", "arange(2)").replace("2, 1, 2", "1, 1, 2")
+    assert lines(run(playground, fewer, np=2)) == ["[0] 0 (7, 5) [3.0]", "[1] 1 (7, 5) [3.0]"]
 
 
 # Communicators, then LeNet-5: convolutions on 1 x 1 x 2 x 2, linear layers with weights on 2 x 2.
@@ -192,7 +199,8 @@ DONE = [f"rank {rank} is done" for rank in range(4)]
 
 
 def test_lenet_as_alone(playground: Playground) -> None:
-    assert lines(run(playground, LENET, "--no-prefix", np=4)) == DONE
+    script = playground.write("script.py", LENET)
+    assert run_forked(script, num_ranks=4, compat="distdl") == DONE
 
 
 def test_lenet_as_alone_under_mpirun(playground: Playground, pytestconfig: pytest.Config) -> None:
