@@ -1,1 +1,10 @@
-"""Norms of tensors whose dims are split."""
+"""Norms of tensors whose dims are split.
+
+| file | has |
+|---|---|
+| `batch.py`, `group.py`, `layer.py`, `rms.py` | one norm each |
+| `partitioned_norm.py` | their base classes: agreement, plans, parameters for this worker's block |
+| `standardize.py` | mean and variance over several workers, and the adjoint: the equations |
+
+A new norm derives from a base class and the torch layer, and defines `_plan` and `_normalize`.
+"""

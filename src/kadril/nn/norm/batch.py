@@ -1,4 +1,4 @@
-"""Batch normalization of a tensor whose batch, channels and space are cut among workers.
+"""Batch normalization of a tensor whose batch, channels and space are split among workers.
 
     P_x = 2 x 1 x 2           w 0..3   w 4..7        statistics of a channel c are over all n
                       n 0..2  rank 0 | rank 1        and all of space, that is, over all workers
@@ -17,10 +17,10 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kadril.nn.norm.standardize import Rows, Statistics, standardize, statistics_of
-from kadril.nn.sharing import interval_here, refuse_data, spread_together
-from kadril.ops.calling import uncompiled
-from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.nn.norm.partitioned_norm import ChannelNorm
+from kadril.nn.norm.standardize import Rows, Statistics, statistics_of
+from kadril.nn.sharing import interval_here
+from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Plan(NamedTuple):
-    """What follows from the structure of the input.
+    """What is computed once for each structure of the input.
 
     Attributes:
         channels: that this worker has.
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     rows: Rows | None
 
 
-class DistributedBatchNorm(_BatchNorm):
+class DistributedBatchNorm(ChannelNorm, _BatchNorm):
     """`torch.nn.BatchNorm*d` over all workers of a partition, for inputs of two or more dims.
 
     Parameters and running statistics are the sequential layer's, whole, on every worker, and stay
@@ -61,7 +61,7 @@ class DistributedBatchNorm(_BatchNorm):
     | weight, bias, running_mean, running_var | (C,) |
 
     Args:
-        P_x: one axis for each dim of the input: batch, channels, space. Any may be cut.
+        P_x: one axis for each dim of the input: batch, channels, space. Any may be split.
         num_features: channels C.
         eps: added to the variance.
         momentum: weight of a batch in the running statistics; None for their plain mean.
@@ -72,8 +72,8 @@ class DistributedBatchNorm(_BatchNorm):
         what: name of the layer in errors.
 
     Raises (when called, on all workers):
-        ValueError: the input has not `num_features` channels, or as many dims as `P_x` has axes or
-            the layer is for; or, in training, one value per channel on all workers together.
+        ValueError: the input does not have `num_features` channels, or one dim for each axis of
+            `P_x`; or, in training, has one value per channel on all workers together.
         MismatchError: the blocks do not fit together.
         TypeError: the input is not of a floating-point dtype.
     """
@@ -94,23 +94,11 @@ class DistributedBatchNorm(_BatchNorm):
         what: str | None = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.P_x = P_x
-        self.what = what or f"{type(self).__name__}({num_features})"
-        self._plans = PlanCache()
-        if self.allowed_dims is not None and P_x.dim not in self.allowed_dims:
-            raise ValueError(
-                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs"
-                f" {' or '.join(str(num) for num in self.allowed_dims)} axes"
-            )
-        if P_x.dim < 2:
-            raise ValueError(
-                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs axes for batch and"
-                " channels at least"
-            )
+        self._lie_on(P_x, what, f"{num_features}")
 
     @classmethod
     def of(cls, layer: _BatchNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a layer, with its parameters and buffers themselves.
+        """Return the partitioned twin of a layer, with its parameters and buffers themselves.
 
         Args:
             layer: a `torch.nn.BatchNorm*d`.
@@ -132,56 +120,46 @@ class DistributedBatchNorm(_BatchNorm):
         twin.num_batches_tracked = layer.num_batches_tracked
         return twin.train(layer.training)
 
-    @uncompiled
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
-        """Normalize; collective over the partition. See the class."""
-        if not self.P_x.active:
-            refuse_data(input, self.what)
-            return input.clone()
-        structure = agree(self.P_x, input, self.what)
-        plan = self._plans.get(structure, lambda: self._plan(structure))
-        weight, bias = self._affine_here(plan.channels)
+    def _normalize(self, x: torch.Tensor, plan: Plan, structure: Structure) -> torch.Tensor:
+        here = slice(*plan.channels)
+        weight, bias = self._share([self.weight, self.bias], here)
         if not self.training and self.running_mean is not None and self.running_var is not None:
-            here = slice(*plan.channels)
             mean, var = self.running_mean[here], self.running_var[here]
-            if not input.numel():
-                return empty_result(input, weight, bias)
-            return functional.batch_norm(input, mean, var, weight, bias, False, 0.0, self.eps)
+            if not x.numel():
+                return empty_result(x, weight, bias)
+            return functional.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
         self._refuse_single_values(structure)
-        factor = self._follow_batches()
+        factor = self._count_batch()
         if plan.rows is None:
-            return self._locally(input, plan, weight, bias, factor)
-        matrix = self._to_rows(input)
+            return self._locally(x, plan, weight, bias, factor)
+        matrix = self._to_rows(x)
         statistics = statistics_of(matrix, plan.rows, self.what)
-        self._follow(statistics, plan, factor)
+        self._update_running(statistics, plan, factor)
         repeat = matrix.shape[0] // max(1, plan.channels.size)
-        y = standardize(
+        y = self._standardize(
             matrix,
             None if weight is None else weight.repeat(repeat),
             None if bias is None else bias.repeat(repeat),
-            statistics,
             plan.rows,
             eps=self.eps,
             requires_grad=structure.requires_grad,
-            what=self.what,
+            statistics=statistics,
         )
-        return y.t().contiguous() if input.dim() == 2 else y.view(input.shape)
-
-    def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
-        return f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"  # type: ignore[no-untyped-call]
+        return y.t().contiguous() if x.dim() == 2 else y.view(x.shape)
 
     # ---- details --------------------------------------------------------------------------------
 
-    def _plan(self, structure: Structure) -> Plan:
-        blocks = structure.blocks(self.what)
-        if not structure.dtype.is_floating_point:
-            raise TypeError(f"{self.what}: cannot normalize a tensor of {structure.dtype}")
-        if blocks[1][-1].stop != self.num_features:
+    def _check_partition(self) -> None:
+        if self.allowed_dims is not None and self.P_x.dim not in self.allowed_dims:
             raise ValueError(
-                f"{self.what}: the input has {blocks[1][-1].stop} channels in dim 1, along axis 1"
-                f" of {text(self.P_x.shape)}; the layer has {self.num_features}"
+                f"{self.what}: P_x has shape {text(self.P_x.shape)}; it needs"
+                f" {' or '.join(str(num) for num in self.allowed_dims)} axes"
             )
+        super()._check_partition()
+
+    def _plan(self, structure: Structure) -> Plan:
+        blocks = self._blocks_of_floats(structure)
+        self._check_channels(blocks[1], self.num_features)
         channels = interval_here(self.P_x, blocks, 1)
         num_channels = [block.size for block in blocks[1]]
         others = [axis for axis in range(self.P_x.dim) if axis != 1]
@@ -205,18 +183,11 @@ class DistributedBatchNorm(_BatchNorm):
         )
 
     def _to_rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows (n, c); or (c) where there is no space, as rows of one number would be slow."""
+        """Return rows (n, c); or (c) without spatial dims, as rows of one number would be slow."""
         if x.dim() == 2:
             return x.t().contiguous()
         rows = x.shape[0] * x.shape[1]
         return x.reshape(rows, x[0, 0].numel() if rows else 0)
-
-    def _affine_here(self, channels: Interval) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        weight, bias = spread_together(
-            [self.weight, self.bias], self.P_x.group, what=f"{self.what} parameters"
-        )
-        here = slice(*channels)
-        return None if weight is None else weight[here], None if bias is None else bias[here]
 
     def _refuse_single_values(self, structure: Structure) -> None:
         num_values = sum(torch.Size(shape).numel() for shape in structure.shapes)
@@ -227,8 +198,8 @@ class DistributedBatchNorm(_BatchNorm):
                 f" {structure.shapes[0]}"
             )
 
-    def _follow_batches(self) -> float:
-        """Count a batch; the weight that its statistics have."""
+    def _count_batch(self) -> float:
+        """Count a batch; return the weight of its statistics in the running ones."""
         if not (self.training and self.track_running_stats):
             return 0.0
         if self.num_batches_tracked is not None:
@@ -245,10 +216,10 @@ class DistributedBatchNorm(_BatchNorm):
         bias: torch.Tensor | None,
         factor: float,
     ) -> torch.Tensor:
-        """torch's own, for channels that are whole here."""
-        follows = self.training and self.track_running_stats
+        """Use torch's batch norm, for channels that are whole here."""
+        is_tracked = self.training and self.track_running_stats
         mean = var = None
-        if follows and self.running_mean is not None and self.running_var is not None:
+        if is_tracked and self.running_mean is not None and self.running_var is not None:
             here = slice(*plan.channels)
             mean, var = self.running_mean[here], self.running_var[here]
         y = functional.batch_norm(x, mean, var, weight, bias, True, factor, self.eps)
@@ -256,10 +227,10 @@ class DistributedBatchNorm(_BatchNorm):
             self._gather_channels(plan)
         return y
 
-    def _follow(self, statistics: Statistics, plan: Plan, factor: float) -> None:
-        """Let the running statistics follow those of a batch."""
-        follows = self.training and self.track_running_stats
-        if not follows or self.running_mean is None or self.running_var is None:
+    def _update_running(self, statistics: Statistics, plan: Plan, factor: float) -> None:
+        """Update the running statistics by those of a batch."""
+        is_tracked = self.training and self.track_running_stats
+        if not is_tracked or self.running_mean is None or self.running_var is None:
             return
         here = slice(*plan.channels)
         unbiased = statistics.var * (statistics.num_values / (statistics.num_values - 1))
@@ -272,7 +243,7 @@ class DistributedBatchNorm(_BatchNorm):
         self._gather_channels(plan)
 
     def _gather_channels(self, plan: Plan) -> None:
-        """Give the running statistics of each worker's channels to the workers that have others."""
+        """Exchange running statistics between workers that have different channels."""
         if len(plan.num_channels) == 1 or self.running_mean is None or self.running_var is None:
             return
         transport = self.P_x.axis_group([1]).transport
@@ -285,7 +256,7 @@ class DistributedBatchNorm(_BatchNorm):
 def empty_result(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """The result for an empty block, which torch refuses; it takes this worker to backward."""
+    """Return the result for an empty block, which torch refuses, with a graph for backward."""
     for each in (weight, bias):
         if each is not None:
             x = x * each.view(1, -1, *[1] * (x.dim() - 2))

@@ -1,4 +1,4 @@
-"""Group normalization of a tensor whose batch, channels and space are cut among workers.
+"""Group normalization of a tensor whose batch, channels and space are split among workers.
 
     channels   | 0 1 2 | 3 4 5 |  workers         A group may lie on several workers: then they put
     groups     |0 1|2 3|4 5|      of 2 channels   their parts of its statistics together
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from kadril.nn.norm.standardize import Rows, standardize, statistics_of
-from kadril.nn.sharing import interval_here, refuse_data, spread_together
-from kadril.ops.calling import uncompiled
-from kadril.ops.structure import PlanCache, Structure, agree
+from kadril.nn.norm.partitioned_norm import ChannelNorm
+from kadril.nn.norm.standardize import Rows
+from kadril.nn.sharing import interval_here
+from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
 
@@ -29,7 +29,7 @@ __all__ = ["DistributedGroupNorm"]
 
 
 class Plan(NamedTuple):
-    """What follows from the structure of the input.
+    """What is computed once for each structure of the input.
 
     Attributes:
         channels: that this worker has.
@@ -42,11 +42,11 @@ class Plan(NamedTuple):
     rows: Rows | None
 
 
-class DistributedGroupNorm(torch.nn.GroupNorm):
+class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
     """`torch.nn.GroupNorm` over the workers of a partition.
 
     Parameters are the sequential layer's, whole, on every worker; so is the `state_dict`. Channels
-    may be cut anywhere, also inside a group.
+    may be split anywhere, also inside a group.
 
     | | shape on each worker |
     |---|---|
@@ -54,7 +54,7 @@ class DistributedGroupNorm(torch.nn.GroupNorm):
     | weight, bias | (C,) |
 
     Args:
-        P_x: one axis for each dim of the input: batch, channels, space. Any may be cut.
+        P_x: one axis for each dim of the input: batch, channels, space. Any may be split.
         num_groups: of channels.
         num_channels: C.
         eps: added to the variance.
@@ -65,8 +65,8 @@ class DistributedGroupNorm(torch.nn.GroupNorm):
         what: name of the layer in errors.
 
     Raises (when called, on all workers):
-        ValueError: the input has not `num_channels` channels, or not as many dims as `P_x` has
-            axes.
+        ValueError: the input does not have `num_channels` channels, or one dim for each axis of
+            `P_x`.
         MismatchError: the blocks do not fit together.
         TypeError: the input is not of a floating-point dtype.
     """
@@ -87,18 +87,11 @@ class DistributedGroupNorm(torch.nn.GroupNorm):
         super().__init__(num_groups, num_channels, eps, affine, device, dtype)
         if not bias:
             self.bias = None  # type: ignore[assignment]
-        self.P_x = P_x
-        self.what = what or f"{type(self).__name__}({num_groups}, {num_channels})"
-        self._plans = PlanCache()
-        if P_x.dim < 2:
-            raise ValueError(
-                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs axes for batch and"
-                " channels at least"
-            )
+        self._lie_on(P_x, what, f"{num_groups}, {num_channels}")
 
     @classmethod
     def of(cls, layer: torch.nn.GroupNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a layer, with its parameters themselves."""
+        """Return the partitioned twin of a layer, with its parameters themselves."""
         twin = cls(
             P_x,
             layer.num_groups,
@@ -111,51 +104,24 @@ class DistributedGroupNorm(torch.nn.GroupNorm):
         twin.weight, twin.bias = layer.weight, layer.bias
         return twin.train(layer.training)
 
-    @uncompiled
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
-        """Normalize; collective over the partition. See the class."""
-        if not self.P_x.active:
-            refuse_data(input, self.what)
-            return input.clone()
-        structure = agree(self.P_x, input, self.what)
-        plan = self._plans.get(structure, lambda: self._plan(structure))
-        here = slice(*plan.channels)
-        weight, bias = (
-            None if each is None else each[here]
-            for each in spread_together(
-                [self.weight, self.bias], self.P_x.group, what=f"{self.what} parameters"
-            )
-        )
+    def _normalize(self, x: torch.Tensor, plan: Plan, structure: Structure) -> torch.Tensor:
+        weight, bias = self._share([self.weight, self.bias], slice(*plan.channels))
         if plan.rows is None:
             # Not functional.group_norm, which refuses one value per group in a block.
-            return torch.group_norm(input, plan.num_groups, weight, bias, self.eps)
-        num_rows = input.shape[0] * input.shape[1]
-        matrix = input.reshape(num_rows, math.prod(input.shape[2:]))
-        y = standardize(
-            matrix,
-            None if weight is None else weight.repeat(input.shape[0]),
-            None if bias is None else bias.repeat(input.shape[0]),
-            statistics_of(matrix, plan.rows, self.what),
+            return torch.group_norm(x, plan.num_groups, weight, bias, self.eps)
+        y = self._standardize(
+            x.reshape(x.shape[0] * x.shape[1], math.prod(x.shape[2:])),
+            None if weight is None else weight.repeat(x.shape[0]),
+            None if bias is None else bias.repeat(x.shape[0]),
             plan.rows,
             eps=self.eps,
             requires_grad=structure.requires_grad,
-            what=self.what,
         )
-        return y.view(input.shape)
-
-    def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
-        return f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"
+        return y.view(x.shape)
 
     def _plan(self, structure: Structure) -> Plan:
-        blocks = structure.blocks(self.what)
-        if not structure.dtype.is_floating_point:
-            raise TypeError(f"{self.what}: cannot normalize a tensor of {structure.dtype}")
-        if blocks[1][-1].stop != self.num_channels:
-            raise ValueError(
-                f"{self.what}: the input has {blocks[1][-1].stop} channels in dim 1, along axis 1"
-                f" of {text(self.P_x.shape)}; the layer has {self.num_channels}"
-            )
+        blocks = self._blocks_of_floats(structure)
+        self._check_channels(blocks[1], self.num_channels)
         num_values = math.prod(block[-1].stop for block in blocks)
         if num_values == self.num_groups:
             raise ValueError(

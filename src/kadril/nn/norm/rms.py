@@ -1,4 +1,4 @@
-"""Root-mean-square normalization of a tensor any of whose dims is cut among workers.
+"""Root-mean-square normalization of a tensor any of whose dims is split among workers.
 
     P_x = 1 x 3        | x[n, 0..2] | x[n, 3..5] | x[n, 6..7] |      a row lies on three workers
 
@@ -19,11 +19,10 @@ from torch.nn import functional
 
 from kadril import ops
 from kadril.nn.loss.layer import wide
-from kadril.nn.sharing import interval_here, refuse_data, spread_together
+from kadril.nn.norm.partitioned_norm import LastDimsNorm
 from kadril.ops.calling import uncompiled
-from kadril.ops.structure import agree
+from kadril.ops.structure import Structure
 from kadril.partition import Partition
-from kadril.partition.pairing import text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["DistributedRMSNorm"]
 
 
-class DistributedRMSNorm(torch.nn.RMSNorm):
+class DistributedRMSNorm(LastDimsNorm, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` over the workers of a partition.
 
     The parameter is the sequential layer's, whole, on every worker; so is the `state_dict`.
 
     | | shape on each worker |
     |---|---|
-    | x, y | block of (..., *normalized_shape) on `P_x`, cut along any dims |
+    | x, y | block of (..., *normalized_shape) on `P_x`, split along any dims |
     | weight | normalized_shape |
 
     Args:
@@ -51,8 +50,8 @@ class DistributedRMSNorm(torch.nn.RMSNorm):
         what: name of the layer in errors.
 
     Raises (when called, on all workers):
-        ValueError: the last dims of the input are not `normalized_shape`, or it has not as many
-            dims as `P_x` has axes.
+        ValueError: the last dims of the input are not `normalized_shape`, or it does not have
+            one dim for each axis of `P_x`.
         MismatchError: the blocks do not match each other.
     """
 
@@ -69,17 +68,11 @@ class DistributedRMSNorm(torch.nn.RMSNorm):
     ) -> None:
         shape = normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
         super().__init__(shape, eps, elementwise_affine, device, dtype)
-        self.P_x = P_x
-        self.what = what or f"{type(self).__name__}({list(self.normalized_shape)})"
-        if P_x.dim < len(self.normalized_shape):
-            raise ValueError(
-                f"{self.what}: P_x has shape {text(P_x.shape)}; it needs an axis for each dim of"
-                " the input"
-            )
+        self._lie_on(P_x, what, f"{list(self.normalized_shape)}")
 
     @classmethod
     def of(cls, layer: torch.nn.RMSNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a layer, with its parameter itself."""
+        """Return the partitioned twin of a layer, with its parameter itself."""
         settings = (list(layer.normalized_shape), layer.eps, layer.elementwise_affine)
         twin = cls(P_x, *settings, device="meta", what=what)
         twin.weight = layer.weight
@@ -87,24 +80,19 @@ class DistributedRMSNorm(torch.nn.RMSNorm):
 
     @uncompiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize; collective over the partition. See the class."""
-        if not self.P_x.active:
-            refuse_data(x, self.what)
-            return x.clone()
-        blocks = agree(self.P_x, x, self.what).blocks(self.what)
-        num_lead = self.P_x.dim - len(self.normalized_shape)
-        sizes = tuple(have[-1].stop for have in blocks[num_lead:])
-        if sizes != tuple(self.normalized_shape):
-            raise ValueError(
-                f"{self.what}: the last dims of the input, on a partition of shape"
-                f" {text(self.P_x.shape)}, are {sizes}; the layer has"
-                f" {tuple(self.normalized_shape)}"
-            )
-        axes = list(range(num_lead, self.P_x.dim))
-        here = tuple(slice(*interval_here(self.P_x, blocks, axis)) for axis in axes)
-        (weight,) = spread_together([self.weight], self.P_x.group, what=f"weight of {self.what}")
-        weight = None if weight is None else weight[here]
+        """Normalize this worker's block; collective over the partition. See the class."""
+        return super().forward(x)
+
+    def _plan(self, structure: Structure) -> tuple[slice, ...]:
+        return self._last_dims_here(structure.blocks(self.what))
+
+    def _normalize(
+        self, x: torch.Tensor, plan: tuple[slice, ...], structure: Structure
+    ) -> torch.Tensor:
+        (weight,) = self._share([self.weight], plan)
+        axes = list(range(self.num_lead, self.P_x.dim))
         group = self.P_x.axis_group(axes)
+        sizes = self.normalized_shape
         if group.transport.size == 1:
             return functional.rms_norm(x, sizes, weight, self.eps)
         squares = wide(x).square().sum(axes, keepdim=True)
@@ -112,7 +100,3 @@ class DistributedRMSNorm(torch.nn.RMSNorm):
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         y = (wide(x) * torch.rsqrt(squares / math.prod(sizes) + eps)).to(x.dtype)
         return y if weight is None else y * weight
-
-    def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
-        return f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"

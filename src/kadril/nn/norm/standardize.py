@@ -79,12 +79,12 @@ class Statistics(NamedTuple):
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to compute in: float32 for the 16-bit ones."""
+    """Return the dtype to compute in: float32 for the 16-bit ones."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
 def pieces(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of parts of a matrix that together are the whole of it."""
+    """Yield rows and columns of pieces that together make up a matrix."""
     num_rows, num_columns = x.shape
     width = PIECE if x.device.type == "cpu" else max(1, x.numel())
     height = max(1, width // max(1, num_columns))
@@ -95,7 +95,7 @@ def pieces(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
 
 @contextlib.contextmanager
 def away_from(near: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> Iterator[torch.Tensor]:
-    """x - near to be worked on, in the memory of `out`, or beside it where that is of 16 bits."""
+    """Provide x - near to work on, in the memory of `out`, or beside it if that is of 16 bits."""
     if out.dtype == near.dtype:
         yield torch.sub(x, near[:, None], out=out)
     else:
@@ -105,7 +105,7 @@ def away_from(near: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> Iterato
 
 
 def row_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and sum of squared distances to it of each row, in float64; zeros for empty ones."""
+    """Return mean and sum of squared distances to it of each row, in float64; 0 for empty rows."""
     sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
     if x.shape[1] == 0:
         return sums[0], sums[1]
@@ -121,7 +121,7 @@ def row_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def statistics_of(x: torch.Tensor, rows: Rows, what: str) -> Statistics:
-    """Mean and variance over all workers that share statistics, the same bits on each; collective.
+    """Return mean and variance over all workers of the group, the same bits on each; collective.
 
     Args:
         x: local rows, of shape (rows, numbers in each).
@@ -155,7 +155,7 @@ def standardize(
     requires_grad: bool,
     what: str,
 ) -> torch.Tensor:
-    """y = weight * xhat + bias, with the statistics as functions of x in the backward pass.
+    """Compute weight * xhat + bias; the backward pass sees the statistics as functions of x.
 
     Args:
         x: local rows.
@@ -199,7 +199,7 @@ def compose(
     rest: torch.Tensor,
     how: How,
 ) -> torch.Tensor:
-    """The same as `standardize`, of functions that can be differentiated to any order.
+    """Compute the same as `standardize`, by functions that have derivatives of any order.
 
     Args:
         x: local rows.
@@ -211,7 +211,7 @@ def compose(
     """
 
     def mean_of(values: torch.Tensor) -> torch.Tensor:
-        """Over each statistic, as a column of one number for each row."""
+        """Return the mean over each statistic, as a column of one number for each row."""
         owner = how.rows.owner
         sums = values.sum(1, dtype=torch.float64)
         local = sums.new_zeros(how.num_values.numel()).index_add(0, owner, sums)
@@ -292,7 +292,7 @@ def adjoint(
     *,
     needs_x: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
-    """x* where it is needed, w* and b*."""
+    """Return x* where it is needed, w* and b*."""
     rows = how.rows
     weights = torch.ones_like(scale) if weight is None else weight.double()
     sums = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
