@@ -1,4 +1,4 @@
-"""Cross entropy and negative log-likelihood, with batch, space and classes cut among workers.
+"""Cross entropy and negative log-likelihood, with batch, space and classes split among workers.
 
     classes on axis 1:    | 0 1 2 | 3 4 |        Each worker adds what it has of
                             w. 0    w. 1
@@ -11,7 +11,7 @@ do the weights w[t_n] that a mean is divided by.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import torch
 
@@ -23,15 +23,13 @@ from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["DistributedCrossEntropyLoss", "DistributedNLLLoss"]
 
 
 class ClassLoss(LossLayer):
-    """What both losses have in common; see there."""
+    """Base of the losses of classes."""
 
+    settings: ClassVar[tuple[str, ...]] = ("weight", "ignore_index", "reduction")
     weight: torch.Tensor | None
     label_smoothing = 0.0
 
@@ -55,7 +53,7 @@ class ClassLoss(LossLayer):
 
     @uncompiled
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """The loss; collective over the partition."""
+        """Compute the loss; collective over the partition. See the class."""
         if not self.P_x.active:
             return self._nothing(input)
         structure = agree(self.P_x, input, f"input of {self.what}")
@@ -82,7 +80,7 @@ class ClassLoss(LossLayer):
         return x
 
     def _check_target(self, target: Structure, x: Structure) -> bool:
-        """Raise where it does not fit; whether it has probabilities."""
+        """Check the target; return whether it holds probabilities."""
         if target.dtype != torch.int64:
             raise TypeError(
                 f"{self.what}: the target must have classes as torch.int64, got {target.dtype}"
@@ -92,7 +90,7 @@ class ClassLoss(LossLayer):
         return False
 
     def _per_class(self, here: Interval, num_dims: int, like: torch.Tensor) -> torch.Tensor | None:
-        """Weights of this worker's classes, to be used with the input."""
+        """Return the weights of this worker's classes, shaped to be broadcast to the input."""
         if self.weight is None:
             return None
         return self.weight[slice(*here)].to(like.dtype).view(1, -1, *[1] * (num_dims - 2))
@@ -139,7 +137,7 @@ class ClassLoss(LossLayer):
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
             raise IndexError(
-                f"{self.what}: there is no class {wrong}; there are 0 to {num_classes - 1}"
+                f"{self.what}: class {wrong} is out of range; classes are 0 to {num_classes - 1}"
             )
 
     def _of_probabilities(
@@ -155,12 +153,12 @@ class ClassLoss(LossLayer):
         return loss / (math.prod(sizes) // sizes[1]) if self.reduction == "mean" else loss
 
     def _per_position(self, parts: torch.Tensor) -> torch.Tensor:
-        """Parts of all classes added up; the same on all workers along the class axis."""
+        """Sum the parts of all classes; the sum is the same on all workers along the class axis."""
         return ops.total(parts, self.P_x.axis_group([1]), what=f"sum of {self.what}")
 
 
 class DistributedNLLLoss(ClassLoss):
-    """`torch.nn.NLLLoss` of log-probabilities that are cut among workers along any dims.
+    """`torch.nn.NLLLoss` of log-probabilities that are split among workers along any dims.
 
     | | shape on each worker |
     |---|---|
@@ -176,20 +174,15 @@ class DistributedNLLLoss(ClassLoss):
         what: name of the layer in errors.
 
     Raises (when called, on all workers):
-        ValueError: shapes do not fit to each other or to `P_x`.
+        ValueError: shapes do not match each other or `P_x`.
         TypeError: a target of another dtype.
-        IndexError: there is no such class; ValueError on workers that have none such.
+        IndexError: a class that does not exist; ValueError on workers that have no such class.
         MismatchError: the blocks do not fit together.
     """
 
-    @classmethod
-    def of(cls, layer: torch.nn.NLLLoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.weight, layer.ignore_index, layer.reduction, what=what)
-
 
 class DistributedCrossEntropyLoss(ClassLoss):
-    """`torch.nn.CrossEntropyLoss` of logits that are cut among workers along any dims.
+    """`torch.nn.CrossEntropyLoss` of logits that are split among workers along any dims.
 
     As `DistributedNLLLoss` of the log-softmax over all classes (`log_softmax.py`). The target may
     have probabilities too: a floating-point block as the input's.
@@ -202,8 +195,10 @@ class DistributedCrossEntropyLoss(ClassLoss):
         label_smoothing: share of the uniform distribution in the target, from 0 to 1.
         what: name of the layer in errors.
 
-    Raises: as `DistributedNLLLoss`.
+    Raises: see `DistributedNLLLoss`.
     """
+
+    settings = ("weight", "ignore_index", "reduction", "label_smoothing")
 
     def __init__(
         self,
@@ -221,14 +216,6 @@ class DistributedCrossEntropyLoss(ClassLoss):
                 f"{self.what}: label_smoothing must be from 0 to 1, got {label_smoothing}"
             )
         self.label_smoothing = label_smoothing
-
-    @classmethod
-    def of(
-        cls, layer: torch.nn.CrossEntropyLoss, P_x: Partition, *, what: str | None = None
-    ) -> Self:
-        """The partitioned twin of a loss."""
-        settings = (layer.weight, layer.ignore_index, layer.reduction, layer.label_smoothing)
-        return cls(P_x, *settings, what=what)
 
     def _log_probabilities(self, x: torch.Tensor, requires_grad: bool) -> torch.Tensor:
         group = self.P_x.axis_group([1])

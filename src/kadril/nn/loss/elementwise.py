@@ -1,4 +1,4 @@
-"""Losses that compare input and target element by element, with both cut among workers.
+"""Losses that compare input and target element by element, with both split among workers.
 
     loss = sum over all elements of l(x, t) / n        n: all elements ("mean"), 1 ("sum"), or the
                                                        whole batch ("batchmean", for KLDiv)
@@ -10,7 +10,7 @@ Every worker gets the value, and calls `backward()`. On a rank outside of the pa
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,9 +19,6 @@ from kadril.nn.loss.layer import LossLayer, cut_like, global_sizes, wide
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure
 from kadril.partition import Partition
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "DistributedBCELoss",
@@ -44,13 +41,13 @@ class ElementwiseLoss(LossLayer):
     | loss | a number, the same on all; with "none", the block's shape |
 
     Raises (when called, on all workers):
-        ValueError: input and target have different blocks, or not as many dims as `P_x` has axes.
+        ValueError: input and target have different blocks, or not one dim for each axis of `P_x`.
         MismatchError: the blocks do not fit together.
     """
 
     @uncompiled
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """The loss; collective over the partition."""
+        """Compute the loss; collective over the partition. See the class."""
         if not self.P_x.active:
             return self._nothing(input)
         structure = self._agree_on_pair(input, target)
@@ -72,7 +69,7 @@ class ElementwiseLoss(LossLayer):
         return mean.to(torch.result_type(input, target))
 
     def _weights(self, structure: Structure) -> list[torch.Tensor | None]:
-        """What else the loss takes, cut for this worker."""
+        """Return the blocks of other tensors that the loss takes."""
         return []
 
     def _local(
@@ -82,17 +79,12 @@ class ElementwiseLoss(LossLayer):
         weights: list[torch.Tensor | None],
         reduction: str,
     ) -> torch.Tensor:
-        """torch's loss of this worker's block."""
+        """Compute torch's loss of this worker's block."""
         raise NotImplementedError
 
 
 class DistributedL1Loss(ElementwiseLoss):
     """`torch.nn.L1Loss`: l = |x - t|."""
-
-    @classmethod
-    def of(cls, layer: torch.nn.L1Loss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.reduction, what=what)
 
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.l1_loss(x, target, reduction=reduction)
@@ -101,17 +93,14 @@ class DistributedL1Loss(ElementwiseLoss):
 class DistributedMSELoss(ElementwiseLoss):
     """`torch.nn.MSELoss`: l = (x - t)^2."""
 
-    @classmethod
-    def of(cls, layer: torch.nn.MSELoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.reduction, what=what)
-
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.mse_loss(x, target, reduction=reduction)
 
 
 class DistributedSmoothL1Loss(ElementwiseLoss):
     """`torch.nn.SmoothL1Loss`: l = (x - t)^2 / (2 beta) below beta, |x - t| - beta / 2 above."""
+
+    settings = ("reduction", "beta")
 
     def __init__(
         self,
@@ -124,17 +113,14 @@ class DistributedSmoothL1Loss(ElementwiseLoss):
         super().__init__(P_x, reduction, what=what)
         self.beta = beta
 
-    @classmethod
-    def of(cls, layer: torch.nn.SmoothL1Loss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.reduction, layer.beta, what=what)
-
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.smooth_l1_loss(x, target, reduction=reduction, beta=self.beta)
 
 
 class DistributedHuberLoss(ElementwiseLoss):
     """`torch.nn.HuberLoss`: l = (x - t)^2 / 2 below delta, delta (|x - t| - delta / 2) above."""
+
+    settings = ("reduction", "delta")
 
     def __init__(
         self,
@@ -147,17 +133,14 @@ class DistributedHuberLoss(ElementwiseLoss):
         super().__init__(P_x, reduction, what=what)
         self.delta = delta
 
-    @classmethod
-    def of(cls, layer: torch.nn.HuberLoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.reduction, layer.delta, what=what)
-
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.huber_loss(x, target, reduction=reduction, delta=self.delta)
 
 
 class DistributedPoissonNLLLoss(ElementwiseLoss):
     """`torch.nn.PoissonNLLLoss`: l = exp(x) - t x, or x - t log(x + eps), and Stirling's term."""
+
+    settings = ("log_input", "full", "eps", "reduction")
 
     def __init__(
         self,
@@ -174,11 +157,6 @@ class DistributedPoissonNLLLoss(ElementwiseLoss):
         self.full = full
         self.eps = eps
 
-    @classmethod
-    def of(cls, layer: torch.nn.PoissonNLLLoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.log_input, layer.full, layer.eps, layer.reduction, what=what)
-
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.poisson_nll_loss(
             x, target, self.log_input, self.full, eps=self.eps, reduction=reduction
@@ -191,6 +169,7 @@ class DistributedKLDivLoss(ElementwiseLoss):
     With "batchmean", the sum is divided by the size of the whole batch.
     """
 
+    settings = ("reduction", "log_target")
     reductions = ("mean", "sum", "none", "batchmean")
 
     def __init__(
@@ -203,11 +182,6 @@ class DistributedKLDivLoss(ElementwiseLoss):
     ) -> None:
         super().__init__(P_x, reduction, what=what)
         self.log_target = log_target
-
-    @classmethod
-    def of(cls, layer: torch.nn.KLDivLoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.reduction, layer.log_target, what=what)
 
     def _local(self, x: Any, target: Any, weights: Any, reduction: str) -> torch.Tensor:
         return functional.kl_div(x, target, reduction=reduction, log_target=self.log_target)
@@ -224,6 +198,7 @@ class DistributedBCELoss(ElementwiseLoss):
         what: name of the layer in errors.
     """
 
+    settings = ("weight", "reduction")
     weight: torch.Tensor | None
 
     def __init__(
@@ -237,11 +212,6 @@ class DistributedBCELoss(ElementwiseLoss):
         super().__init__(P_x, reduction, what=what)
         self.register_buffer("weight", weight)
 
-    @classmethod
-    def of(cls, layer: torch.nn.BCELoss, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.weight, layer.reduction, what=what)
-
     def _weights(self, structure: Structure) -> list[torch.Tensor | None]:
         return [cut_like(self.weight, structure.blocks(self.what), self.P_x, self.what)]
 
@@ -254,12 +224,13 @@ class DistributedBCEWithLogitsLoss(ElementwiseLoss):
 
     Args:
         P_x: one axis for each dim of the input.
-        weight: w, as of `DistributedBCELoss`.
+        weight: w; see `DistributedBCELoss`.
         reduction: "mean", "sum" or "none".
         pos_weight: p, broadcast as w is.
         what: name of the layer in errors.
     """
 
+    settings = ("weight", "reduction", "pos_weight")
     weight: torch.Tensor | None
     pos_weight: torch.Tensor | None
 
@@ -275,13 +246,6 @@ class DistributedBCEWithLogitsLoss(ElementwiseLoss):
         super().__init__(P_x, reduction, what=what)
         self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
-
-    @classmethod
-    def of(
-        cls, layer: torch.nn.BCEWithLogitsLoss, P_x: Partition, *, what: str | None = None
-    ) -> Self:
-        """The partitioned twin of a loss."""
-        return cls(P_x, layer.weight, layer.reduction, layer.pos_weight, what=what)
 
     def _weights(self, structure: Structure) -> list[torch.Tensor | None]:
         blocks = structure.blocks(self.what)

@@ -9,7 +9,7 @@ on its copy of it. Nothing is sent in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -19,6 +19,9 @@ from kadril.ops.calling import anchor_for
 from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LossLayer", "cut_like", "global_sizes", "wide"]
 
@@ -36,6 +39,8 @@ class LossLayer(torch.nn.Module):
     """
 
     reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
+    # Attributes of the torch layer that are arguments, in their order.
+    settings: ClassVar[tuple[str, ...]] = ("reduction",)
 
     def __init__(self, P_x: Partition, reduction: str = "mean", *, what: str | None = None) -> None:
         super().__init__()
@@ -48,19 +53,30 @@ class LossLayer(torch.nn.Module):
                 f" {reduction!r}"
             )
 
+    @classmethod
+    def of(cls, layer: torch.nn.Module, P_x: Partition, *, what: str | None = None) -> Self:
+        """Return the partitioned twin of a loss.
+
+        Args:
+            layer: the loss of torch that has the name of this class, without "Distributed".
+            P_x: where inputs are: one axis for each dim.
+            what: name of the layer in errors.
+        """
+        return cls(P_x, *(getattr(layer, name) for name in cls.settings), what=what)
+
     def extra_repr(self) -> str:
-        """The settings, and where the layer is."""
+        """Show the settings, and where the layer is."""
         return f"reduction={self.reduction!r}, P_x={text(self.P_x.shape)}"
 
     def _nothing(self, x: torch.Tensor) -> torch.Tensor:
-        """What a rank gets that has no part: 0, which `backward()` may be called on; or nothing."""
+        """Return the loss of a rank outside of the partition: 0, with a graph; or no elements."""
         refuse_data(x, self.what)
         if self.reduction == "none":
             return x.clone()
         return x.sum() + anchor_for(True).sum().to(x.dtype)
 
     def _agree_on_pair(self, x: torch.Tensor, target: torch.Tensor) -> Structure:
-        """The structure of x, which the target must have too; collective.
+        """Return the structure of x, which the target must have too; collective.
 
         Raises:
             ValueError: it has another; on all workers.
@@ -84,7 +100,7 @@ class LossLayer(torch.nn.Module):
     def _totals(
         self, compute: Callable[[], Sequence[torch.Tensor]], num: int
     ) -> list[torch.Tensor]:
-        """Sums over all workers of some numbers that each computes, in float64.
+        """Return sums over all workers of numbers that each of them computes, in float64.
 
         The count of errors goes with the numbers: data that one worker refuses are refused on all,
         and it takes no collective more to find that there are none.
@@ -107,19 +123,19 @@ class LossLayer(torch.nn.Module):
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as it is added up: 16-bit ones in float32, where sums do not overflow."""
+    """Return a tensor in the dtype to sum in: float32 for 16-bit ones, which would overflow."""
     return x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
 
 
 def global_sizes(structure: Structure, what: str) -> list[int]:
-    """Sizes of the global tensor."""
+    """Return the shape of the global tensor."""
     return [blocks[-1].stop for blocks in structure.blocks(what)]
 
 
 def cut_like(
     weight: torch.Tensor | None, blocks: Sequence[Sequence[Interval]], P_x: Partition, what: str
 ) -> torch.Tensor | None:
-    """The part for this worker of a global tensor that is broadcast to the input's shape.
+    """Return this worker's block of a global tensor that is broadcast to the input's shape.
 
     Args:
         weight: aligned with the last dims of the input; its dims have the global size, or 1.
@@ -128,7 +144,7 @@ def cut_like(
         what: for errors.
 
     Raises:
-        ValueError: it does not fit; on all workers.
+        ValueError: it cannot be broadcast to the input; on all workers.
     """
     if weight is None or P_x.index is None:
         return weight
@@ -138,8 +154,8 @@ def cut_like(
         if first < 0 or size not in (1, blocks[dim][-1].stop):
             sizes = [block[-1].stop for block in blocks]
             raise ValueError(
-                f"{what}: a weight of shape {tuple(weight.shape)} does not fit to a global input of"
-                f" shape {tuple(sizes)}"
+                f"{what}: a weight of shape {tuple(weight.shape)} cannot be broadcast to a global"
+                f" input of shape {tuple(sizes)}"
             )
         slices.append(slice(None) if size == 1 else slice(*blocks[dim][P_x.index[dim]]))
     return weight[tuple(slices)]

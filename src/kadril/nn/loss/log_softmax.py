@@ -1,4 +1,4 @@
-"""Log-softmax over a dim that is cut among workers.
+"""Log-softmax over a dim that is split among workers.
 
     y_i = x_i - m - log s         m = max_j x_j,   s = sum_j exp(x_j - m)        over all workers
     x*_i = y*_i - exp(y_i) sum_j y*_j
@@ -26,11 +26,11 @@ __all__ = ["log_softmax"]
 def log_softmax(
     x: torch.Tensor, dim: int, group: Group, *, requires_grad: bool, what: str
 ) -> torch.Tensor:
-    """Log-softmax; collective over the group.
+    """Compute log-softmax over a split dim; collective over the group.
 
     Args:
         x: this worker's part, of float32 or float64.
-        dim: which is cut among the workers; the others are the same on all.
+        dim: which is split among the workers; the others are the same on all.
         group: those workers.
         requires_grad: whether any worker's x does.
         what: for errors.
