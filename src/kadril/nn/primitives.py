@@ -1,13 +1,16 @@
-"""The primitives of `kadril.ops` as modules: what moves is the input, and there are no parameters.
+"""The primitives of `kadril.ops` as modules, which move their input and have no parameters.
 
-Every rank makes the same modules in the same order, and calls them; a rank that holds nothing gives
-a zero-volume tensor. What each of them does, in equations, and what it raises is said by the
-function of the same name in `kadril.ops`.
+Every rank makes the same modules in the same order, and calls them; a rank that holds nothing
+passes a zero-volume tensor. Each class gives its operator and the adjoint, which is the backward
+pass, as equations: x_r is the input of worker r, y_r its output, and x*, y* are gradients. What is
+raised is said by the function of the same name in `kadril.ops`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, TypeAlias
 
 import torch
 
@@ -34,12 +37,24 @@ __all__ = [
     "ZeroVolumeCorrector",
 ]
 
+Move: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
 
 class Primitive(torch.nn.Module):
-    """A movement of data, with nothing to learn; its partitions are told by `repr`."""
+    """Base of the primitives; `repr` shows their partitions.
+
+    Attributes:
+        _move: the operator.
+    """
+
+    _move: Move
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the operator to this worker's tensor; collective. See the class."""
+        return self._move(x)
 
     def extra_repr(self) -> str:
-        """Its partitions."""
+        """Show the partitions."""
         return ", ".join(
             f"{name}={text(value.shape)}"
             for name, value in vars(self).items()
@@ -47,65 +62,61 @@ class Primitive(torch.nn.Module):
         )
 
 
-class Broadcast(Primitive):
+class BetweenPartitions(Primitive):
+    """Base of the primitives between a smaller and a larger partition."""
+
+    mover: ClassVar[type[ops.Broadcaster | ops.SumReducer]]
+
+    def __init__(
+        self,
+        P_x: Partition,
+        P_y: Partition,
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        super().__init__()
+        self.P_x, self.P_y = P_x, P_y
+        self._move = self.mover(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+
+
+class Broadcast(BetweenPartitions):
     """Copies blocks from a partition to a larger one; see `ops.broadcast`.
+
+        y_s = x_r  for all s that r stands for          x*_r = sum of y*_s over these s
 
     Args:
         P_x: where blocks are.
-        P_y: where they go; from the right, its axes have the size of those of `P_x`, or that is 1.
+        P_y: where they go. Axes are matched from the right: those of `P_x` have the same length, or
+            length 1.
         transpose_src: whether the axes of `P_x` are taken in reverse order.
         transpose_dest: the same, for `P_y`.
         preserve_batch: whether a rank that gets nothing gets a zero-volume tensor with the batch
             size of its input, or with none.
     """
 
-    def __init__(
-        self,
-        P_x: Partition,
-        P_y: Partition,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__()
-        self.P_x, self.P_y = P_x, P_y
-        self._move = ops.Broadcaster(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_s = x_r for all s that r stands for."""
-        return self._move(x)
+    mover = ops.Broadcaster
 
 
-class SumReduce(Primitive):
-    """Adds up blocks of a partition on a smaller one; see `ops.sum_reduce`.
+class SumReduce(BetweenPartitions):
+    """Sums blocks of a partition on a smaller one; see `ops.sum_reduce`.
+
+        y_r = sum of x_s over all s that r stands for          x*_s = y*_r
 
     Args:
         P_x: where blocks are.
-        P_y: where sums go; from the right, its axes have the size of those of `P_x`, or 1.
+        P_y: where sums go. Axes are matched from the right: those of `P_y` have the same length, or
+            length 1.
         transpose_src: whether the axes of `P_x` are taken in reverse order.
         transpose_dest: the same, for `P_y`.
-        preserve_batch: as of `Broadcast`.
+        preserve_batch: see `Broadcast`.
     """
 
-    def __init__(
-        self,
-        P_x: Partition,
-        P_y: Partition,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__()
-        self.P_x, self.P_y = P_x, P_y
-        self._move = ops.SumReducer(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = sum of x_s over all s that r stands for."""
-        return self._move(x)
+    mover = ops.SumReducer
 
 
 class OverAxes(Primitive):
-    """What the reductions over axes of one partition have in common.
+    """Base of the reductions over axes of one partition.
 
     Args:
         P_x: whose axes.
@@ -127,12 +138,20 @@ class OverAxes(Primitive):
         self.axes_reduce = axes_to_reduce(P_x, axes_reduce, axes_keep)
 
     def extra_repr(self) -> str:
-        """Its partition and axes."""
+        """Show the partition and the axes."""
         return f"{super().extra_repr()}, axes_reduce={self.axes_reduce}"
 
 
 class AllSumReduce(OverAxes):
     """The sum over axes of a partition, on each worker; see `ops.all_sum_reduce`.
+
+        y_r = sum of x_s          x*_r = sum of y*_s          over all s that differ from r only
+                                                              along these axes
+
+    Args:
+        P_x: whose axes.
+        axes_reduce: to sum over.
+        axes_keep: all others, instead.
 
     Example:
         ```python
@@ -151,7 +170,7 @@ class AllSumReduce(OverAxes):
         self._group: Group | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = sum of x_s over the line of r."""
+        """Sum over the workers; collective. See the class."""
         if not self.P_x.active:
             return ops.all_sum_reduce(x, self.P_x, self.axes_reduce)
         if self._group is None:
@@ -160,29 +179,42 @@ class AllSumReduce(OverAxes):
 
 
 class AllMaxReduce(OverAxes):
-    """The largest value over axes of a partition, on each worker; see `ops.all_max_reduce`."""
+    """The largest value over axes of a partition, on each worker; see `ops.all_max_reduce`.
+
+    y_r = max of x_s over all s that differ from r only along these axes. Gradients go to the worker
+    that has the largest value.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = max of x_s over the line of r."""
+        """Find the largest value; collective. See the class."""
         return ops.all_max_reduce(x, self.P_x, self.axes_reduce)
 
 
 class AllMinReduce(OverAxes):
-    """The smallest value over axes of a partition, on each worker; see `ops.all_min_reduce`."""
+    """The smallest value over axes of a partition, on each worker; see `ops.all_min_reduce`.
+
+    y_r = min of x_s over all s that differ from r only along these axes. Gradients go to the worker
+    that has the smallest value.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = min of x_s over the line of r."""
+        """Find the smallest value; collective. See the class."""
         return ops.all_min_reduce(x, self.P_x, self.axes_reduce)
 
 
 class AllGather(Primitive):
-    """Blocks put together over axes of a partition, on each worker; see `ops.all_gather`.
+    """Blocks concatenated over axes of a partition, on each worker; see `ops.all_gather`.
+
+        y_r = (x_0, x_1, ...)          x*_k = sum over r of block k of y*_r
+
+    for workers that differ only along these axes.
 
     Args:
         P_x: whose axes.
         axes_gather: to gather over.
         axes_keep: all others, instead.
-        dim: along which; where None, along the dim of the same number as each axis.
+        dim: along which blocks are concatenated; where None, along the dim with the number of each
+            axis.
     """
 
     def __init__(
@@ -196,20 +228,22 @@ class AllGather(Primitive):
         super().__init__()
         self.P_x, self.dim = P_x, dim
         self.axes_gather = axes_to_reduce(P_x, as_axes(axes_gather), axes_keep)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = (x_0, x_1, ...) of the line of r."""
-        return ops.all_gather(x, self.P_x, self.axes_gather, dim=self.dim)
+        self._move = partial(ops.all_gather, P_x=P_x, axes_gather=self.axes_gather, dim=dim)
 
 
 class ReduceScatter(Primitive):
-    """The sum over axes of a partition, a block for each worker; see `ops.reduce_scatter`.
+    """The sum over axes of a partition, a block of it for each worker; see `ops.reduce_scatter`.
+
+        y_k = block k of (sum over r of x_r)          x*_r = (y*_0, y*_1, ...)
+
+    for workers that differ only along these axes.
 
     Args:
         P_x: whose axes.
         axes_scatter: to sum over.
         axes_keep: all others, instead.
-        dim: along which the sum is cut; where None, along the dim of the same number as each axis.
+        dim: along which the sum is divided into blocks; where None, along the dim with the number
+            of each axis.
         sizes: of the blocks; balanced where None.
     """
 
@@ -224,20 +258,20 @@ class ReduceScatter(Primitive):
     ) -> None:
         super().__init__()
         self.P_x, self.dim, self.sizes = P_x, dim, sizes
-        self.axes_scatter = axes_to_reduce(P_x, as_axes(axes_scatter), axes_keep)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_k = block k of the sum of x_r over the line of k."""
-        return ops.reduce_scatter(x, self.P_x, self.axes_scatter, dim=self.dim, sizes=self.sizes)
+        axes = axes_to_reduce(P_x, as_axes(axes_scatter), axes_keep)
+        self.axes_scatter = axes
+        self._move = partial(ops.reduce_scatter, P_x=P_x, axes_scatter=axes, dim=dim, sizes=sizes)
 
 
 class Repartition(Primitive):
-    """The blocks on one partition become the blocks on another; see `ops.repartition`.
+    """Turns the blocks on one partition into the blocks on another; see `ops.repartition`.
+
+        y_s = x[block s of P_y]          x*_r = y*[block r of P_x]
 
     Args:
         P_x: where blocks are, of any sizes.
         P_y: where they go, balanced.
-        preserve_batch: as of `Broadcast`.
+        preserve_batch: see `Broadcast`.
         sizes: for each dim, block sizes along its axis of `P_y`; balanced where None.
     """
 
@@ -253,17 +287,16 @@ class Repartition(Primitive):
         self.P_x, self.P_y = P_x, P_y
         self._move = ops.Repartitioner(P_x, P_y, sizes=sizes, preserve_batch=preserve_batch)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = x[block r of P_y]."""
-        return self._move(x)
-
 
 class HaloExchange(Primitive):
     """Gives each block its surroundings, out of place; see `ops.halo_exchange`.
 
+        y_r = x[block r and its halo]          x*_r = sum of all y* at the places of block r
+
     Args:
         P_x: one axis for each dim.
-        halo: for each dim, elements before and after the block; negative ones cut it.
+        halo: for each dim, the number of elements before and after the block; negative ones make
+            the block smaller.
         edges: what is beyond the ends of a dim, for each or for all: "zeros", "circular", "reflect"
             or "replicate".
         fill: the value of "zeros".
@@ -283,13 +316,11 @@ class HaloExchange(Primitive):
         needs = [widen(before, after) for before, after in self.halo]
         self._move = ops.HaloExchanger(P_x, needs, edges=edges, fill=fill)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = x[block r and its halo]."""
-        return self._move(x)
-
 
 class Scatter(Primitive):
-    """A tensor on one worker becomes blocks on all; see `ops.scatter`.
+    """Turns a tensor on one worker into blocks on all; see `ops.scatter`.
+
+        y_r = x[block r],  x on the root          x* = (y*_0, y*_1, ...)  on the root
 
     Args:
         P_x: one axis for each dim.
@@ -308,18 +339,16 @@ class Scatter(Primitive):
         self.P_x, self.root = P_x, root
         self._move = ops.Scatterer(P_x, root, sizes=sizes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_r = x[block r]."""
-        return self._move(x)
-
 
 class Gather(Primitive):
-    """Blocks on all workers become a tensor on one; see `ops.gather`.
+    """Turns blocks on all workers into a tensor on one; see `ops.gather`.
+
+        y = (x_0, x_1, ...)  on the root          x*_r = y*[block r]
 
     Args:
         P_x: one axis for each dim.
         root: the worker that gets the tensor.
-        preserve_batch: as of `Broadcast`.
+        preserve_batch: see `Broadcast`.
     """
 
     def __init__(self, P_x: Partition, root: int = 0, preserve_batch: bool = True) -> None:
@@ -327,19 +356,17 @@ class Gather(Primitive):
         self.P_x, self.root = P_x, root
         self._move = ops.Gatherer(P_x, root, preserve_batch=preserve_batch)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y = blocks x_r put together, on the root."""
-        return self._move(x)
-
 
 class AllToAll(Primitive):
-    """Blocks along one dim become blocks along another; see `ops.all_to_all`.
+    """Turns blocks along one dim into blocks along another; see `ops.all_to_all`.
+
+        y_k = (x_0[part k], x_1[part k], ...)          x*_r = (y*_0[part r], y*_1[part r], ...)
 
     Args:
         P_x: the partition.
-        axis: along which workers are in line.
-        split_dim: of which worker k gets part k.
-        concat_dim: along which parts are put together.
+        axis: the axis along which workers exchange parts.
+        split_dim: the dim of which worker k gets part k.
+        concat_dim: the dim along which parts are concatenated.
         sizes: of the parts; balanced where None.
     """
 
@@ -355,17 +382,23 @@ class AllToAll(Primitive):
         super().__init__()
         self.P_x, self.axis, self.sizes = P_x, axis, sizes
         self.split_dim, self.concat_dim = split_dim, concat_dim
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y_k = (x_0[part k], x_1[part k], ...)."""
-        return ops.all_to_all(
-            x, self.P_x, self.axis, self.split_dim, self.concat_dim, sizes=self.sizes
+        self._move = partial(
+            ops.all_to_all,
+            P_x=P_x,
+            axis=axis,
+            split_dim=split_dim,
+            concat_dim=concat_dim,
+            sizes=sizes,
         )
 
 
 class ZeroVolumeCorrector(Primitive):
-    """The end of a network whose result only some ranks have; see `ops.correct_zero_volume`."""
+    """Ends a network whose result only some ranks have; see `ops.correct_zero_volume`.
+
+    y = x where it has elements, and the number 0 elsewhere, so that `backward()` may be called on
+    every rank.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """y = x, or the number 0 where there is nothing."""
+        """Return the tensor, or 0. See the class."""
         return ops.correct_zero_volume(x)
