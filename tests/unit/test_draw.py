@@ -12,9 +12,9 @@ import torch
 import kadril
 from kadril.nn.conv.layers import DistributedConv2d
 from kadril.nn.conv.transpose import DistributedConvTranspose1d
-from kadril.nn.drawing.channels import look_at_channels
+from kadril.nn.drawing.channel_picture import look_at_channels
 from kadril.nn.drawing.draw import draw
-from kadril.nn.drawing.plan import look_at
+from kadril.nn.drawing.picture import look_at
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.pool.max import DistributedMaxPool2d
 from kadril.nn.primitives import HaloExchange, Repartition

@@ -12,8 +12,8 @@ from html import escape
 
 from kadril.nn.conv.conv_layer import ConvLayer
 from kadril.nn.conv.split_form import SplitForm
-from kadril.nn.drawing.channels import ChannelPicture, look_at_channels
-from kadril.nn.drawing.plan import Picture, WorkerView, look_at
+from kadril.nn.drawing.channel_picture import ChannelPicture, look_at_channels
+from kadril.nn.drawing.picture import Picture, WorkerView, look_at
 from kadril.partition import Interval
 from kadril.partition.pairing import text
 
@@ -34,7 +34,7 @@ ARROW = (
 
 
 def draw(layer: object, shape: Sequence[int]) -> str:
-    """A picture of who owns which block, how wide halos are, and which messages are sent.
+    """Draw who owns which block, how wide halos are, and which messages are sent.
 
     Two dims of a tensor are shown, the split ones before others; of workers that differ along
     further axes, the first ones. The numbers below the picture are for all dims. Nothing is sent,
@@ -51,7 +51,7 @@ def draw(layer: object, shape: Sequence[int]) -> str:
 
     Raises:
         TypeError: another kind of layer.
-        ValueError: the tensor does not fit to the layer.
+        ValueError: the tensor does not match the layer.
     """
     if isinstance(layer, ConvLayer) and isinstance(layer.form, SplitForm):
         return draw_channels(look_at_channels(layer, shape))
@@ -61,21 +61,21 @@ def draw(layer: object, shape: Sequence[int]) -> str:
     if picture.is_halo:
         parts += first.halos(picture.views)
         parts += first.messages(picture.views, first)
-        return sheet(title_of(picture), parts, 1, caption(picture))
-    second = Panel(picture.shape, picture.after, left_of(1))
+        return document(title_of(picture), parts, 1, caption(picture))
+    second = Panel(picture.shape, picture.after, left_edge(1))
     parts += second.blocks([(view.rank, view.result) for view in picture.views])
     parts += first.messages(picture.views, second)
-    return sheet(title_of(picture), parts, 2, caption(picture))
+    return document(title_of(picture), parts, 2, caption(picture))
 
 
 def draw_channels(picture: ChannelPicture) -> str:
-    """Input, weight and output of a layer with split channels, side by side."""
+    """Draw input, weight and output of a layer with split channels, side by side."""
     views = picture.halo.views
     P_x, P_w, P_y = picture.shapes
     weight_shape = [blocks.stop for blocks in picture.weights[-1][1]]
     inputs = Panel(picture.halo.shape, P_x, MARGIN)
-    weights = Panel(weight_shape, (P_y[1], P_x[1]), left_of(1))
-    outputs = Panel(picture.output_shape, P_y, left_of(2))
+    weights = Panel(weight_shape, (P_y[1], P_x[1]), left_edge(1))
+    outputs = Panel(picture.output_shape, P_y, left_edge(2))
     parts = inputs.blocks([(view.rank, view.block) for view in views])
     parts += inputs.halos(views) + inputs.messages(views, inputs)
     parts += weights.blocks(picture.weights, "weight, down: output channels; to the right: input")
@@ -99,16 +99,16 @@ def draw_channels(picture: ChannelPicture) -> str:
     for name, sent in (("inputs to weights", picture.broadcasts), ("sums", picture.sums)):
         total = sum(passage.num_elements for passage in sent)
         lines.append(f"{name}: {len(sent)} messages with {total} elements in all")
-    return sheet(title, parts, 3, [*lines, *caption(picture.halo)[1:]])
+    return document(title, parts, 3, [*lines, *caption(picture.halo)[1:]])
 
 
-def left_of(place: int) -> int:
-    """Where the picture of a tensor begins."""
+def left_edge(place: int) -> int:
+    """Return the left edge of the picture of a tensor."""
     return MARGIN + place * (WIDTH + 2 * MARGIN)
 
 
-def sheet(heading: str, parts: Sequence[str], num_panels: int, lines: Sequence[str]) -> str:
-    """The whole picture, with its title and what is below."""
+def document(heading: str, parts: Sequence[str], num_panels: int, lines: Sequence[str]) -> str:
+    """Return the whole picture, with its title and its caption."""
     top = MARGIN + HEIGHT + MARGIN
     words = "".join(
         f'<text x="{MARGIN}" y="{top + LINE * place}">{escape(line)}</text>'
@@ -140,7 +140,7 @@ class Panel:
         self.rows, self.columns = min(ranked[:2]), max(ranked[:2])
 
     def box(self, box: Sequence[Interval]) -> tuple[float, float, float, float]:
-        """x, y, width and height of a box."""
+        """Return x, y, width and height of a box."""
         across, down = box[self.columns], box[self.rows]
         per_column = WIDTH / self.shape[self.columns]
         per_row = HEIGHT / self.shape[self.rows]
@@ -162,7 +162,7 @@ class Panel:
     def blocks(
         self, owned: Sequence[tuple[int, Sequence[Interval] | None]], legend: str = ""
     ) -> list[str]:
-        """Blocks with the rank of their owner."""
+        """Draw blocks with the rank of their owner."""
         legend = legend or f"down: dim {self.rows}; to the right: dim {self.columns}"
         parts = [f'<text x="{self.left}" y="{MARGIN + HEIGHT + LINE}">{escape(legend)}</text>']
         for rank, box in owned:
@@ -180,7 +180,7 @@ class Panel:
         return parts
 
     def halos(self, views: Sequence[WorkerView]) -> list[str]:
-        """What workers get, around their blocks."""
+        """Draw what workers receive, around their blocks."""
         parts = []
         for view in views:
             if view.result is None or not self.is_shown(view.block):
@@ -195,7 +195,7 @@ class Panel:
         return parts
 
     def messages(self, views: Sequence[WorkerView], target: Panel) -> list[str]:
-        """An arrow for each message between workers that are shown."""
+        """Draw an arrow for each message between workers that are shown."""
         is_halo = target is self
         ends = {view.rank: view.block if is_halo else view.result for view in views}
         parts = []
@@ -210,13 +210,13 @@ class Panel:
         return parts
 
     def centre(self, box: Sequence[Interval]) -> tuple[float, float]:
-        """The middle of a box."""
+        """Return the middle of a box."""
         x, y, width, height = self.box(box)
         return x + width / 2, y + height / 2
 
 
 def arrow(start: tuple[float, float], end: tuple[float, float], count: int) -> str:
-    """A message; a little to the right of its way, so that there is room for the answer."""
+    """Draw a message, a little to the right of its way, so that there is room for the answer."""
     across, down = end[0] - start[0], end[1] - start[1]
     length = max(1.0, (across**2 + down**2) ** 0.5)
     right, below = -5 * down / length, 5 * across / length
@@ -230,7 +230,7 @@ def arrow(start: tuple[float, float], end: tuple[float, float], count: int) -> s
 
 
 def title_of(picture: Picture) -> str:
-    """The layer, the tensor and the partitions."""
+    """Return the title: layer, tensor and partitions."""
     where = text(picture.before)
     if not picture.is_halo:
         where = f"{where} to {text(picture.after)}"
@@ -238,7 +238,7 @@ def title_of(picture: Picture) -> str:
 
 
 def caption(picture: Picture) -> list[str]:
-    """What the picture shows, and what there is for each worker."""
+    """Return the lines of the caption: what is shown, and one line for each worker."""
     counts = [count for view in picture.views for count in view.messages.values()]
     lines = [f"{len(counts)} messages with {sum(counts)} elements in all"]
     for view in picture.views:

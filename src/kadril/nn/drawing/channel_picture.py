@@ -18,15 +18,15 @@ from typing import NamedTuple
 
 from kadril.nn.conv.conv_layer import ConvLayer
 from kadril.nn.conv.split_form import SplitForm
-from kadril.nn.drawing.plan import Picture, balanced_structure, box_at, look_at_halo
+from kadril.nn.drawing.picture import Picture, balanced_structure, box_at, look_at_halo
 from kadril.ops.broadcast import Between
 from kadril.partition import Interval
 from kadril.partition.pairing import index_of
 
-__all__ = ["ChannelPicture", "Passage", "look_at_channels"]
+__all__ = ["ChannelPicture", "Message", "look_at_channels"]
 
 
-class Passage(NamedTuple):
+class Message(NamedTuple):
     """A message between workers of two partitions.
 
     Attributes:
@@ -59,12 +59,12 @@ class ChannelPicture(NamedTuple):
     outputs: list[tuple[int, list[Interval] | None]]
     output_shape: tuple[int, ...]
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    broadcasts: list[Passage]
-    sums: list[Passage]
+    broadcasts: list[Message]
+    sums: list[Message]
 
 
 def look_at_channels(split_layer: ConvLayer, shape: Sequence[int]) -> ChannelPicture:
-    """What a layer with split channels does with a tensor whose blocks are balanced.
+    """Describe what a layer with split channels does with a tensor whose blocks are balanced.
 
     Raises:
         TypeError: its channels are not split.
@@ -89,13 +89,13 @@ def look_at_channels(split_layer: ConvLayer, shape: Sequence[int]) -> ChannelPic
         outputs,
         tuple(each[-1].stop for each in blocks),
         (layer.P_x.shape, layer.P_w.shape, layer.P_y.shape),
-        [Passage(one, many, n) for one, many, n in passages(layer.broadcaster, given)],
-        [Passage(many, one, n) for one, many, n in passages(layer.reducer, taken)],
+        [Message(one, many, n) for one, many, n in messages_between(layer.broadcaster, given)],
+        [Message(many, one, n) for one, many, n in messages_between(layer.reducer, taken)],
     )
 
 
 def weights_of(layer: SplitForm) -> list[tuple[int, list[Interval]]]:
-    """The first worker with each block of the weight."""
+    """Return the first worker with each block of the weight."""
     workers = layer.split.P_w
     found = []
     for worker, rank in enumerate(workers.ranks):
@@ -105,8 +105,8 @@ def weights_of(layer: SplitForm) -> list[tuple[int, list[Interval]]]:
     return found
 
 
-def passages(between: Between, counts: Sequence[int]) -> list[tuple[int, int, int]]:
-    """World ranks of the one and of each of the many, and elements; nobody sends to itself.
+def messages_between(between: Between, counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the messages between one worker and many: world ranks, and numbers of elements.
 
     Args:
         between: a broadcast or a sum-reduce.

@@ -41,7 +41,7 @@ class WorkerView(NamedTuple):
     messages: dict[int, int]
 
     def halo(self, dim: int) -> tuple[int, int] | None:
-        """Elements that it gets before and after its block; negative where it needs less."""
+        """Return how many elements it gets before and after its block; negative for fewer."""
         if self.block is None or self.result is None:
             return None
         have, want = self.block[dim], self.result[dim]
@@ -69,16 +69,16 @@ class Picture(NamedTuple):
 
 
 def look_at(layer: object, shape: Sequence[int]) -> Picture:
-    """What a layer does with a tensor of some global shape, whose blocks are balanced.
+    """Describe what a layer does with a tensor of some global shape, whose blocks are balanced.
 
     Raises:
         TypeError: a layer that moves no blocks of its input, or not by one exchange.
-        ValueError: the tensor does not fit to the layer.
+        ValueError: the tensor does not match the layer.
     """
     mover = mover_of(layer)
     if mover is None:
         raise TypeError(
-            "draw knows layers that exchange halos (convolutions, pools, upsampling, HaloExchange)"
+            "draw supports layers that exchange halos (convolutions, pools, upsampling, HaloExchange)"
             f" and Repartition, not {type(layer).__name__}"
         )
     structure = balanced_structure(mover.P_x, shape)
@@ -91,7 +91,7 @@ def look_at(layer: object, shape: Sequence[int]) -> Picture:
 def look_at_halo(
     mover: BoxGather, structure: Structure, what: str, shape: Sequence[int]
 ) -> Picture:
-    """All workers of a halo exchange."""
+    """Describe all workers of a halo exchange."""
     P_x = mover.P_x
     plan = mover.make_plan(structure)
     views = [view_of(P_x, rank, plan.worker(index_of(rank, P_x.shape))) for rank in range(P_x.size)]
@@ -99,7 +99,7 @@ def look_at_halo(
 
 
 def mover_of(layer: object) -> BoxGather | Repartitioner | None:
-    """What moves the blocks of a layer."""
+    """Return what moves the blocks of a layer; None where nothing does."""
     if isinstance(layer, (HaloExchanger, BoxLayer, ConvLayer)):
         return layer.gather
     if isinstance(layer, Repartitioner):
@@ -109,7 +109,7 @@ def mover_of(layer: object) -> BoxGather | Repartitioner | None:
 
 
 def seen_from(P: Partition, place: int | None) -> Partition:
-    """A partition as it looks from one of its workers, or from outside."""
+    """Return a partition as it looks from one of its workers, or from outside."""
     seen = Partition(P.root, None, P.ranks, P.shape)
     if place is not None:
         seen.rank, seen.index = place, index_of(place, P.shape)
@@ -117,7 +117,7 @@ def seen_from(P: Partition, place: int | None) -> Partition:
 
 
 def view_of(P_x: Partition, rank: int, mine: WorkerBoxes) -> WorkerView:
-    """One worker of a halo exchange."""
+    """Describe one worker of a halo exchange."""
     messages = {P_x.ranks[peer]: num_elements(boxes) for peer, boxes in mine.moves.sends}
     return WorkerView(P_x.ranks[rank], mine.block, mine.box, messages)
 
@@ -125,7 +125,7 @@ def view_of(P_x: Partition, rank: int, mine: WorkerBoxes) -> WorkerView:
 def look_at_repartition(
     mover: Repartitioner, structure: Structure, what: str, shape: tuple[int, ...]
 ) -> Picture:
-    """All workers of a repartition."""
+    """Describe all workers of a repartition."""
     views = []
     have = structure.blocks(what)
     sizes = mover.sizes or [None] * len(shape)
@@ -151,7 +151,7 @@ def look_at_repartition(
 
 
 def place_in(P: Partition, rank: int) -> int | None:
-    """The worker that a rank of the world is."""
+    """Return the place of a world rank in a partition; None where it has none."""
     return P.ranks.index(rank) if rank in P.ranks else None
 
 
@@ -165,15 +165,15 @@ def box_at(
 
 
 def num_elements(boxes: Sequence[Sequence[slice]]) -> int:
-    """Elements of all boxes of a message."""
+    """Return the number of elements of all boxes of a message."""
     return sum(torch.Size([each.stop - each.start for each in box]).numel() for box in boxes)
 
 
 def balanced_structure(P_x: Partition, shape: Sequence[int]) -> Structure:
-    """The structure of a tensor whose blocks are balanced.
+    """Return the structure of a tensor whose blocks are balanced.
 
     Raises:
-        ValueError: the partition has not one axis for each dim.
+        ValueError: the partition does not have one axis for each dim.
     """
     if len(shape) != P_x.dim:
         raise ValueError(
