@@ -9,7 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kadril.nn.distribution.distribute import DistributedModel, distribute, join, split
+from kadril.nn.distribution.distribute import (
+    DistributedModel,
+    block_of,
+    distribute,
+    whole_of,
+)
 from kadril.partition import Partition
 from kadril.testing import integer_valued
 
@@ -123,7 +128,7 @@ def check_same(
     expected = ordinary(whole)
     weighted(expected).backward()
 
-    block = split(x, P).requires_grad_(x.is_floating_point())
+    block = block_of(x, P).requires_grad_(x.is_floating_point())
     y = twin(block)
     if not P.active:
         assert y.numel() == 0
@@ -133,7 +138,7 @@ def check_same(
 
     check_results(found, expected, bound)
     if whole.grad is not None and block.grad is not None:
-        close(block.grad, split(whole.grad, P), bound, "the gradient of the input")
+        close(block.grad, block_of(whole.grad, P), bound, "the gradient of the input")
     for name, parameter in ordinary.named_parameters():
         gradient = twin.get_parameter(name).grad
         if parameter.grad is None:
@@ -152,7 +157,7 @@ def joined(y: Any, P_y: Any) -> Any:
         return {key: joined(each, P_y[key]) for key, each in y.items()}
     if isinstance(y, (list, tuple)):
         return [joined(each, place) for each, place in zip(y, P_y, strict=True)]
-    return join(y, P_y)
+    return whole_of(y, P_y)
 
 
 def leaves(y: Any) -> list[torch.Tensor]:

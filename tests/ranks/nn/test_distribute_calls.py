@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from kadril.errors import MismatchError
-from kadril.nn.distribution.distribute import DistributeError, distribute, join, split
+from kadril.nn.distribution.distribute import DistributeError, block_of, distribute, whole_of
 from kadril.nn.distribution.replicas import Cutter, Gatherer
-from kadril.nn.distribution.reshape import group_dims
+from kadril.nn.distribution.rules.functions.reshape import group_dims
 from kadril.partition import Partition
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
@@ -169,10 +169,10 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
         twin = twin.train()
         y = twin(twin.scatter(x))
         if twin.P_x.active:
-            found.append(join(y, twin.P_y))
+            found.append(whole_of(y, twin.P_y))
         whole = twin.eval()(twin.scatter(x))
         if twin.P_x.active:
-            assert torch.allclose(join(whole, twin.P_y), model.eval()(x), rtol=1e-12)
+            assert torch.allclose(whole_of(whole, twin.P_y), model.eval()(x), rtol=1e-12)
         model.train()
     torch.manual_seed(0)
     sums = torch.stack([y.detach() for y in found[:2]])
@@ -199,7 +199,7 @@ def test_gathering_and_cutting_are_adjoint(world: World) -> None:
 
     x = whole.clone().requires_grad_()
     cut = Cutter(P)(x)
-    assert torch.equal(cut, split(whole, P))
+    assert torch.equal(cut, block_of(whole, P))
     (cut * block.detach()).sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, gathered)

@@ -12,7 +12,7 @@ from partition_kit import grid
 from torch import nn
 from torch.nn import functional
 
-from kadril.nn.distribution.distribute import distribute, join, split
+from kadril.nn.distribution.distribute import block_of, distribute, whole_of
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
@@ -291,8 +291,13 @@ def test_attention_drops_the_same_on_all_partitions(world: World) -> None:
         torch.manual_seed(5)
         P = grid(world, shape)
         twin = distribute(SelfAttention(), P, x, gather=True)
-        results.append(join(twin(split(x, P)), twin.P_y))
-        close(join(twin.eval()(split(x, P)), twin.P_y), model.eval()(x, x, x)[0], BOUND, "eval")
+        results.append(whole_of(twin(block_of(x, P)), twin.P_y))
+        close(
+            whole_of(twin.eval()(block_of(x, P)), twin.P_y),
+            model.eval()(x, x, x)[0],
+            BOUND,
+            "eval",
+        )
         model.train()
     for found in results[1:]:
         close(found, results[0], BOUND, "the same elements are dropped")
@@ -428,7 +433,7 @@ def test_computed_weights(world: World) -> None:
                 expected = ordinary(x)
                 weight = integer_valued(expected.shape, seed=9)
                 (expected * weight).sum().backward()
-                y = join(twin(split(x, P)), twin.P_y)
+                y = whole_of(twin(block_of(x, P)), twin.P_y)
                 (y * weight).sum().backward()
                 close(y, expected, BOUND, kind)
             for name, parameter in ordinary.named_parameters():
@@ -439,7 +444,12 @@ def test_computed_weights(world: World) -> None:
                 close(found.grad, parameter.grad, BOUND, f"{kind}: {name}")
             for name, buffer in ordinary.named_buffers():
                 close(twin.get_buffer(name), buffer, BOUND, f"{kind}: {name}")
-            close(ordinary.eval()(x), join(twin.eval()(split(x, P)), twin.P_y), BOUND, kind)
+            close(
+                ordinary.eval()(x),
+                whole_of(twin.eval()(block_of(x, P)), twin.P_y),
+                BOUND,
+                kind,
+            )
 
 
 REPLICATED: dict[str, tuple[Any, ...]] = {

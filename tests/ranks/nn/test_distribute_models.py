@@ -9,7 +9,7 @@ from distribute_models import LeNet, ResNet, UNet, check_same, make_exact
 from partition_kit import grid
 from torch import nn
 
-from kadril.nn.distribution.distribute import distribute, join, split
+from kadril.nn.distribution.distribute import block_of, distribute, whole_of
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
@@ -99,12 +99,12 @@ def test_blocks_and_batches_of_other_sizes(world: World) -> None:
     ordinary = make_exact(UNet())
     for shape in ((5, 1, 11, 13), (2, 1, 17, 12)):
         x = integer_valued(shape, seed=7)
-        assert torch.equal(join(twin(split(x, P)), twin.P_y), ordinary(x))
+        assert torch.equal(whole_of(twin(block_of(x, P)), twin.P_y), ordinary(x))
     rows = ([0, 8], [8, 11])[P.index[2]] if P.index else []
     batch = ([0, 1], [1, 4])[P.index[0]] if P.index else []
     x = integer_valued((4, 1, 11, 13), seed=8)
     block = x[slice(*batch), :, slice(*rows)]  # far from balanced
-    assert torch.equal(join(twin(block), twin.P_y), ordinary(x))
+    assert torch.equal(whole_of(twin(block), twin.P_y), ordinary(x))
 
 
 @ranks(3)

@@ -8,11 +8,11 @@
     loss = mse_loss(twin.gather(y), target)                      # one loss, on every worker
     loss.backward()                                              # every worker: whole gradients
 
-How it is done: the model is run once on tensors without memory, every call is noted, and gets a
-layout (`distribution/layout.py`). Layers become their partitioned twins; element-wise ones stay.
-Where a call needs a dim whole that is split (`flatten` before a linear layer; a map with fewer
-elements than there are workers), it is gathered first. From there on the workers that it was split
-over are *replicas*: they do the same, and count once.
+The model is run once on tensors without memory, every call is recorded, and its result gets a
+layout (`layout.py`). Layers become their partitioned twins; element-wise ones stay. Where a call
+needs a whole dim that is split (`flatten` before a linear layer; a map with fewer elements than
+there are workers), the dim is gathered first. From there on the workers that it was split over are
+*replicas*: they do the same, and count once.
 
     split over rows and columns          |  replicas
     conv -- relu -- pool -- conv -- pool --gather--> flatten -- linear -- relu -- linear --> y
@@ -20,16 +20,16 @@ over are *replicas*: they do the same, and count once.
 The convention for replicas, and for losses:
 
 1. A replicated tensor is one vector, however many workers hold it. Every worker computes the same
-   loss of it, and calls `backward()`: that is one loss, and nothing is added up among replicas.
+   loss of it, and calls `backward()`: that is one loss, and nothing is summed over replicas.
 2. Gradients of parameters are summed over the workers that a layer is split over, and over no
    others. After `backward()` every worker has the whole gradient of the loss.
 3. A loss of blocks has to be made one: by `gather` before an ordinary loss, by the losses of
    `kadril.nn` on `P_y`, or by `ops.total` over `P_y`. With a loss for each block of the batch,
    gradients are those of the *sum* of these losses.
 
-So an optimizer has nothing to reduce where the partition holds all ranks (an average of equal
-gradients, as by `kadril.torch.DistributedOptimizer`, does no harm). Where several partitions hold
-replicas of the model, each with its own data, it averages over them.
+So an optimizer has nothing to reduce where the partition has all ranks (averaging equal gradients,
+as `kadril.torch.DistributedOptimizer` does, does no harm). Where several partitions hold replicas
+of the model, each with its own data, it averages over them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ import torch
 from torch import nn
 
 from kadril.errors import MismatchError
-from kadril.nn.distribution.build import Builder
-from kadril.nn.distribution.call import DistributeError
-from kadril.nn.distribution.model import DistributedModel, Request
+from kadril.nn.distribution.execution.builder import Builder
+from kadril.nn.distribution.execution.model import DistributedModel, ProgramRequest
+from kadril.nn.distribution.execution.program import Program
 from kadril.nn.distribution.nested import leaves
-from kadril.nn.distribution.plan import Plan, plan
-from kadril.nn.distribution.program import Program
+from kadril.nn.distribution.planning.call_plan import CallPlan, plan_calls
 from kadril.nn.distribution.replicas import block_of, whole_of
-from kadril.nn.distribution.trace import Traced, trace
+from kadril.nn.distribution.rules.call import DistributeError
+from kadril.nn.distribution.tracing.trace import Traced, trace
 from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
 from kadril.partition.pairing import text
@@ -87,30 +87,30 @@ def distribute(
     | | on each worker |
     |---|---|
     | inputs | block of the global tensor on `partition`; blocks may have any sizes |
-    | result | balanced block on `P_y` of the twin, which is this worker's line of the partition |
+    | result | balanced block on `P_y` of the twin: this worker's subgrid of the partition |
     | parameters | all of them |
 
-    What it knows: the layers of `kadril.nn` and element-wise ones, as modules and as functions;
-    `cat`, `+` and the like with broadcasting, reductions, reshapes, slices, `F.pad`, products of
-    matrices whose own dims are whole; and any call whose operands no worker has only a part of.
+    Supported: the layers of `kadril.nn` and element-wise ones, as modules and as functions; `cat`,
+    `+` and the like with broadcasting, reductions, reshapes, slices, `F.pad`, matrix products; and
+    any call whose operands are whole on every worker (`rules/` has the tables).
 
-    `forward` may look at sizes, which are the global ones, take tuples of tensors apart, make
-    tensors (`torch.arange`, `torch.zeros`), and write into them. It is followed once for all
-    inputs of some global shapes, for each mode, and for the plain numbers that modules keep. What
-    it does must not depend on the values of inputs or parameters. What is not proven right is
-    refused by name: random numbers besides dropouts, backward passes of its own, attributes that
-    it assigns tensors to, writes into memory that another tensor shares.
+    `forward` may read sizes, which are the global ones, unpack tuples of tensors, make tensors
+    (`torch.arange`, `torch.zeros`), and write into them. It is traced once for all inputs of some
+    global shapes, for each mode, and for the plain numbers that modules keep. What it does must not
+    depend on the values of inputs or parameters. What is not known to be right is refused by name:
+    random numbers besides dropouts, backward passes of its own, attributes that it assigns tensors
+    to, writes into memory that another tensor shares.
 
     Args:
         model: of `torch.nn` modules.
         partition: one axis for each dim of the input: batch, channels, space. Splitting channels
             is possible, and helps no layer that needs them all.
-        example: the global input, or one for each argument. Only shape and dtype are looked at: a
-            tensor on the meta device will do. Other sizes can be given later, as long as no dim
-            gets too small for its workers: the model is then followed again, which takes about a
-            millisecond for each call, and the last 32 programs are kept.
+        example: the global input, or one for each argument. Only shape and dtype are used: a tensor
+            on the meta device will do. Other sizes can be given later, as long as no dim gets too
+            small for its workers: the model is then traced again, which takes about a millisecond
+            for each call, and the last 32 programs are kept.
         gather: whether calls that have no partitioned form, such as `topk` along a split dim, may
-            gather what they need on every worker. Where not, the error says what it would cost.
+            gather what they need on every worker. If not, the error says what it would cost.
 
     Returns:
         The twin, in the mode of the model. On ranks outside of the partition it takes and returns
@@ -118,8 +118,8 @@ def distribute(
 
     Raises:
         DistributeError: the model cannot be traced, does not take the example, or does something
-            that cannot be done on blocks: names each module, its class and why. Nothing was
-            changed.
+            that cannot be done on blocks; it names each module, its class and the reason. Nothing
+            was changed.
         MismatchError: models, or examples, differ between workers; on all of them.
     """
     examples = (example,) if isinstance(example, torch.Tensor) else tuple(example)
@@ -128,14 +128,14 @@ def distribute(
     programs = []
     for mode in (True, False):
         modes = {path: mode for path, _ in model.named_modules()}
-        programs.append(maker(Request(examples, {}, modes, device)))
+        programs.append(maker(ProgramRequest(examples, {}, modes, device)))
     twin = maker.builder.finish(maker, examples, programs[0].P_y)
     same_on_all(partition, [*model.parameters(), *model.buffers()], what="distribute")
     return twin
 
 
 class ProgramMaker:
-    """Makes programs of a model, for inputs of other sizes too; collective over the partition.
+    """Makes programs of a model, also for inputs of other sizes; collective over the partition.
 
     Args:
         model: the ordinary one.
@@ -157,21 +157,21 @@ class ProgramMaker:
         self.gather = gather
         self.builder = Builder(model, partition)
 
-    def __call__(self, request: Request) -> Program:
-        """The program for some inputs.
+    def __call__(self, request: ProgramRequest) -> Program:
+        """Return the program for some inputs.
 
         Raises:
             DistributeError: there is none; on all workers.
             MismatchError: workers have different models; on all of them.
         """
-        found: tuple[Traced, Plan] | None = None
+        found: tuple[Traced, CallPlan] | None = None
         fingerprint = ""
         error: DistributeError | None = None
         try:
             check_axes(self.examples, self.partition)
             traced = trace(self.model, request.args, request.kwargs, request.modes, request.device)
             fingerprint = f"{self.gather}\n{fingerprint_of(self.model, traced)}"
-            found = traced, plan(self.model, traced, self.partition.shape, self.gather)
+            found = traced, plan_calls(self.model, traced, self.partition.shape, self.gather)
         except DistributeError as caught:
             error = caught
         compare(self.partition, fingerprint, error)
@@ -181,10 +181,10 @@ class ProgramMaker:
 
 
 def check_axes(examples: Sequence[Any], partition: Partition) -> None:
-    """Refuse a partition that no input fits to.
+    """Refuse a partition that does not match the inputs.
 
     Raises:
-        DistributeError: the first input has not one dim for each axis, or another has more.
+        DistributeError: the first input does not have one dim for each axis, or another has more.
     """
     tensors = [each for each in leaves(examples) if isinstance(each, torch.Tensor)]
     if not tensors:
@@ -198,7 +198,7 @@ def check_axes(examples: Sequence[Any], partition: Partition) -> None:
 
 
 def fingerprint_of(model: nn.Module, traced: Traced) -> str:
-    """A text that differs where models, or examples, do."""
+    """Return a text that differs where models, or examples, do."""
     parts = [traced.text]
     parts += [f"{name} {module}" for name, module in model.named_modules()]
     parts += [
@@ -209,7 +209,7 @@ def fingerprint_of(model: nn.Module, traced: Traced) -> str:
 
 
 def compare(partition: Partition, fingerprint: str, error: Exception | None) -> None:
-    """Make sure that all workers are to build the same; collective over the partition.
+    """Check that all workers are going to build the same; collective over the partition.
 
     Raises:
         MismatchError: they are not; or only some of them can.
@@ -223,7 +223,7 @@ def compare(partition: Partition, fingerprint: str, error: Exception | None) -> 
     failed = [partition.ranks[place] for place, row in enumerate(rows) if row[0]]
     if failed and error is None:
         raise MismatchError(
-            f"distribute: ranks {failed} cannot distribute their model, and others can; all ranks"
+            f"distribute: ranks {failed} cannot distribute their model, but others can; all ranks"
             " must give the same model and example"
         )
     others = [

@@ -1,4 +1,4 @@
-"""Values in values: tensors, nodes and the like, in lists, tuples, dicts and slices."""
+"""Nested values: tensors, nodes and others in lists, tuples, dicts and slices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["leaves", "map_leaves", "rebuilt"]
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same nesting, with something else for each value in it."""
+    """Apply a function to each value in a nested one, and keep the nesting."""
     if isinstance(value, dict):
         return rebuilt(value, {name: map_leaves(each, function) for name, each in value.items()})
     if isinstance(value, (list, tuple)):
@@ -22,7 +22,7 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def rebuilt(like: Any, parts: Any) -> Any:
-    """Parts in a container of the kind of another one."""
+    """Return parts in a container of the kind of another one."""
     kind = type(like)
     if isinstance(like, tuple):
         if hasattr(like, "_fields"):
@@ -37,7 +37,7 @@ def rebuilt(like: Any, parts: Any) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """All values, in order."""
+    """Return all values in a nested one, in order."""
     found: list[Any] = []
     map_leaves(value, found.append)
     return found

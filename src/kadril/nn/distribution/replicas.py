@@ -1,12 +1,12 @@
-"""Gathering and cutting: from blocks to replicas of the whole, and back.
+"""From blocks to replicas of the whole, and back.
 
-    blocks      | a | b | c |         gather      y = [a b c]  on each        x*_r = y*[block r]
-    replicas    [a b c] x 3           cut         y_r = x[block r]            x*  = [y*_0 y*_1 y*_2]
+    gather      y = [x_0 x_1 x_2]  on each worker        x*_r = y*[block r]
+    cut         y_r = x[block r]                         x* = [y*_0 y*_1 y*_2]  on each worker
 
 A replicated vector counts once, so the two are each other's adjoint: each worker takes its own
-block of the gradient of what was gathered, which all of them have, and nothing is added up. (With
-replicas that count separately, the adjoint of a gather is a reduce-scatter.) What follows a gather
-has therefore to be done alike by all: the same layers, the same loss, `backward()` on each.
+block of the gradient of what was gathered, which all of them have, and nothing is summed. (With
+replicas that count separately, the adjoint of a gather is a reduce-scatter.) So what follows a
+gather has to be the same on all workers: the same layers, the same loss, `backward()` on each.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["Cutter", "Gatherer", "block_of", "whole_of"]
 
 
 def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
-    """Return this worker's block of a tensor that it has whole. Nothing is sent.
+    """Return this worker's block of a tensor that it has whole: y_r = x[block r]. Nothing is sent.
 
     Args:
-        x: the global tensor; only its own block is looked at.
+        x: the global tensor; only this worker's block of it is read.
         P_x: one axis for each dim; a tensor of fewer dims, such as labels, lies on the first axes.
 
     Returns:
-        A copy of the balanced block; a zero-volume tensor on other ranks. Gradients get to the
-        block alone: `x` is data here, not a replicated result (see `Cutter` for those).
+        A copy of the balanced block; a zero-volume tensor on other ranks. On each worker, only this
+        block of `x` gets a gradient: `x` is data here, not a replicated result (see `Cutter`).
 
     Raises:
         ValueError: a dim has fewer elements than there are workers along its axis, or the
-            partition has not as many axes as the tensor has dims.
+            partition has fewer axes than the tensor has dims.
     """
     if P_x.index is None:
         return zero_volume_tensor(dtype=x.dtype, device=x.device)
@@ -58,10 +58,10 @@ def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
 
 @uncompiled
 def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torch.Tensor:
-    """Return the whole of a tensor, on each worker of its partition; collective over it.
+    """Return the whole of a tensor on each worker: z = [y_0 y_1 ...]; collective over `P_y`.
 
-    What comes back is one replicated tensor: a loss made of it on every worker is one loss, and
-    each of them calls `backward()`.
+    The result is one replicated tensor: a loss made of it on every worker is one loss, and each of
+    them calls `backward()`. The adjoint takes blocks: y*_r = z*[block r].
 
     Args:
         y: block of the global tensor; blocks may have any sizes.
@@ -72,7 +72,7 @@ def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torc
         The global tensor; a copy of `y` on other ranks.
 
     Raises:
-        ValueError: the partition has not one axis for each dim.
+        ValueError: the partition does not have one axis for each dim.
         MismatchError: the blocks do not fit together.
     """
     return Gatherer(P_y, what)(y)
@@ -81,7 +81,7 @@ def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torc
 def balanced_blocks(
     sizes: Sequence[int], lengths: Sequence[int], what: str
 ) -> list[list[Interval]]:
-    """The balanced blocks of a tensor, for each dim.
+    """Return the balanced blocks of a tensor, for each dim.
 
     Raises:
         ValueError: a dim has too few elements.
@@ -102,7 +102,7 @@ def slices_of(blocks: Sequence[Sequence[Interval]], index: Sequence[int]) -> Sli
 
 
 def plan_gather(P: Partition, blocks: Sequence[Sequence[Interval]]) -> Moves:
-    """Every worker gets everything."""
+    """Plan the moves after which every worker has everything."""
     whole = [[Interval(0, each[-1].stop)] * len(each) for each in blocks]
     ranks = range(P.size)
     return plan_moves(
@@ -113,7 +113,7 @@ def plan_gather(P: Partition, blocks: Sequence[Sequence[Interval]]) -> Moves:
 
 
 class Gatherer:
-    """From blocks to the whole.
+    """Gathers blocks: every worker gets the whole tensor.
 
     Args:
         P: one axis for each dim; those of length 1 are whole already.
@@ -138,7 +138,7 @@ class Gatherer:
 
 
 class Cutter:
-    """From replicas of the whole to blocks, the balanced ones.
+    """Takes blocks of a replicated tensor: every worker gets its balanced block.
 
     Args:
         P: one axis for each dim; along those of length 1 nothing is cut.
@@ -151,7 +151,7 @@ class Cutter:
         self._plans = PlanCache()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Cut; the adjoint is collective over the partition.
+        """Take the block; the adjoint is collective over the partition.
 
         Raises:
             ValueError: a dim has fewer elements than there are workers.
@@ -166,7 +166,7 @@ class Cutter:
 
 
 class GatherOperator(NamedTuple):
-    """Blocks to replicas, and back by cutting.
+    """The operator from blocks to replicas; its adjoint takes blocks.
 
     Attributes:
         moves: that bring the blocks.
@@ -190,7 +190,7 @@ class GatherOperator(NamedTuple):
 
 
 class CutOperator(NamedTuple):
-    """Replicas to blocks, and back by gathering."""
+    """The operator from replicas to blocks; its adjoint gathers."""
 
     gather: GatherOperator
 

@@ -1,0 +1,7 @@
+"""From a graph of calls to a plan: a decision for each call, before anything is sent.
+
+| file | has |
+|---|---|
+| `call_plan.py` | `plan_calls`: asks the rule of each call, and lists all that are refused |
+| `alignment.py` | `make_alignment`: brings an operand from the layout it has to the one it needs |
+"""
