@@ -1,4 +1,4 @@
-"""Embeddings of indices whose dims are cut among workers; the table is whole, or cut by rows.
+"""Embeddings of indices whose dims are split among workers; the table is whole, or split by rows.
 
     indices    P_x = ... x                    y[n, :] = W[x[n], :]
     vectors    P_x = ... x 1, one dim more    W*[v, :] = sum over all n with x[n] = v of y*[n, :]
@@ -37,12 +37,12 @@ __all__ = ["DistributedEmbedding"]
 class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
     """`torch.nn.Embedding` over the workers of a partition.
 
-    The table is drawn by torch, and then given by the first worker to all. Without `P_w` it is the
-    sequential layer's, whole, on every worker. With it, `weight` is this worker's block of rows,
-    None where it has none; making, saving and loading such a layer is collective over the world,
-    and its `state_dict` has the whole table on each rank.
+    The table is initialized by torch, then copied from the first worker to all. Without `P_w` it is
+    the sequential layer's, whole, on every worker. With it, `weight` is this worker's block of
+    rows, None where it has none; making, saving and loading such a layer is collective over the
+    world, and its `state_dict` has the whole table on each rank.
 
-    `max_norm` and `scale_grad_by_freq` look at the indices of all workers, as one process would.
+    `max_norm` and `scale_grad_by_freq` consider the indices of all workers, as one process would.
 
     | | shape on each worker |
     |---|---|
@@ -60,13 +60,13 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         sparse: must be False: gradients of copies are summed, which is for dense ones.
         device: of the table.
         dtype: of the table.
-        P_w: where rows are, if the table is cut: the axes of `P_x`, and one for the rows.
+        P_w: where rows are, if the table is split: the axes of `P_x`, and one for the rows.
         what: name of the layer in errors.
 
     Raises:
-        ValueError: the partitions do not fit to each other or to the layer; or, when called, the
-            indices have not as many dims as `P_x` has axes; on all workers.
-        IndexError (when called): there is no such index; ValueError on workers without one.
+        ValueError: the partitions do not match each other or the layer; or, when called, the
+            indices do not have one dim for each axis of `P_x`; on all workers.
+        IndexError (when called): an index that does not exist; ValueError on other workers.
         TypeError (when called): indices of another dtype.
     """
 
@@ -99,7 +99,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         self.P_x = P_x
         self.what = what or f"{type(self).__name__}({num_embeddings}, {embedding_dim})"
         if sparse:
-            raise ValueError(f"{self.what}: sparse gradients are not summed over workers")
+            raise ValueError(f"{self.what}: sparse gradients are not supported; use sparse=False")
         self.rows: Rows | None = None
         if P_w is not None:
             self.rows = Rows(P_x, P_w, num_embeddings, embedding_dim, self.what)
@@ -117,7 +117,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         *,
         what: str | None = None,
     ) -> Self:
-        """The partitioned twin of a layer: with its table itself, or rows of it.
+        """Return the partitioned twin of a layer: with its own table, or with rows of it.
 
         Raises:
             ValueError: the layer has sparse gradients.
@@ -145,13 +145,13 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
     def vocabulary_parallel(
         cls, P: Partition, num_embeddings: int, embedding_dim: int, **options: Any
     ) -> Self:
-        """Cut the rows: each worker has some.
+        """Return a layer with split rows: each worker has some of them.
 
         Args:
             P: the axes of the indices, and one for the rows. Indices and vectors lie on the first
                 of the workers along that one.
-            num_embeddings: as of the class.
-            embedding_dim: as of the class.
+            num_embeddings: see the class.
+            embedding_dim: see the class.
             options: others of the class.
         """
         first = first_along_last_axis(P)
@@ -160,7 +160,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
 
     @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
-        """Look vectors up; collective over the workers. See the class."""
+        """Look up vectors; collective over the workers. See the class."""
         everyone = self.P_x if self.rows is None else self.rows.everyone
         if not everyone.active:
             refuse_data(input, self.what)
@@ -183,13 +183,13 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         return functional.embedding(input, weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
+        """Show the settings, as torch does, and where the layer lies."""
         shown = f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"
         return shown if self.rows is None else f"{shown}, P_w={text(self.rows.P_w.shape)}"
 
     @property
     def weight_dtype(self) -> torch.dtype:
-        """The dtype of vectors, also where there is no row."""
+        """The dtype of vectors, also on ranks without rows."""
         return self.weight.dtype if self.rows is None else self.like.dtype
 
     # ---- details --------------------------------------------------------------------------------
@@ -201,14 +201,15 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
         if low < 0 or high >= self.num_embeddings:
             wrong = low if low < 0 else high
             return IndexError(
-                f"{self.what}: there is no index {wrong}; there are 0 to {self.num_embeddings - 1}"
+                f"{self.what}: index {wrong} is out of range; indices are 0 to"
+                f" {self.num_embeddings - 1}"
             )
         return None
 
     def _prepared(
         self, weight: torch.Tensor, x: torch.Tensor, group: Group, first: int = 0
     ) -> torch.Tensor:
-        """The table, with norms kept and gradients scaled as the indices of all workers ask for.
+        """Return the table, renormalized and with scaled gradients, by the indices of all workers.
 
         Args:
             weight: the table, or rows of it.
@@ -286,7 +287,7 @@ class Rows:
 
 
 class ScaledGradientFunction(torch.autograd.Function):
-    """A table whose rows have gradients scaled."""
+    """The identity, with scaled gradients of rows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

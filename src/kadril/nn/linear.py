@@ -1,4 +1,4 @@
-"""Linear layers of a tensor whose last dim, and any other, may be cut among workers.
+"""Linear layers of a tensor whose last dim, and any other, may be split among workers.
 
 | form | partitions | what each worker holds of the weight |
 |---|---|---|
@@ -7,8 +7,8 @@
 | row parallel | P_x = ... x in, P_w = ... x 1 x in, P_y = ... x 1 | its columns |
 | grid | P_x = ... x in, P_w = ... x out x in, P_y = ... x out | its block |
 
-With copies, where features are cut, every worker gets all input features of its rows and makes its
-block of the output features:
+With copies, where features are split, every worker gets all input features of its rows and
+computes its block of the output features:
 
     y[n, block] = W[block, :] x[n, :] + b[block]
 
@@ -42,11 +42,11 @@ __all__ = ["DistributedLinear"]
 class DistributedLinear(SplitParameters, torch.nn.Linear):
     """`torch.nn.Linear` over the workers of a partition; tensors of any number of dims.
 
-    Parameters are drawn by torch, and then given by the first worker to all. Without `P_w` they are
-    the sequential layer's, whole, on every worker. With it, `weight` and `bias` are this worker's
-    blocks, None where it has none (the first column of workers has the bias); making, saving and
-    loading such a layer is collective over the world, and its `state_dict` has whole parameters on
-    each rank, so that it can be loaded on any partition.
+    Parameters are initialized by torch, then copied from the first worker to all. Without `P_w`
+    they are the sequential layer's, whole, on every worker. With it, `weight` and `bias` are this
+    worker's blocks, None where it has none (the first column of workers has the bias); making,
+    saving and loading such a layer is collective over the world, and its `state_dict` has whole
+    parameters on each rank, so that it can be loaded on any partition.
 
     | | shape on each worker |
     |---|---|
@@ -60,13 +60,13 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
         bias: whether there is one.
         device: of parameters.
         dtype: of parameters.
-        P_y: where the output is, if the weight is cut.
+        P_y: where the output is, if the weight is split.
         P_w: where the weight is: output by input features, after the axes of other dims.
         what: name of the layer in errors.
 
     Raises:
-        ValueError: the partitions do not fit to each other or to the layer; or, when called, the
-            input has not `in_features` features, or not as many dims as `P_x` has axes; on all
+        ValueError: the partitions do not match each other or the layer; or, when called, the
+            input does not have `in_features` features, or one dim for each axis of `P_x`; on all
             workers.
         MismatchError (when called): the blocks do not fit together.
     """
@@ -101,13 +101,13 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
         *,
         what: str | None = None,
     ) -> Self:
-        """The partitioned twin of a layer: with its parameters themselves, or blocks of them.
+        """Return the partitioned twin of a layer: with its own parameters, or with blocks of them.
 
         Args:
             layer: the torch layer; the same on all ranks.
             P_x: where the input is.
-            P_y: where the output is, if the weight is to be cut.
-            P_w: where the weight is, if it is to be cut.
+            P_y: where the output is, if the weight is to be split.
+            P_w: where the weight is, if it is to be split.
             what: name of the layer in errors.
         """
         settings = (layer.in_features, layer.out_features, layer.bias is not None)
@@ -122,14 +122,14 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
     def column_parallel(
         cls, P: Partition, in_features: int, out_features: int, bias: bool = True, **options: Any
     ) -> Self:
-        """Cut output features: each worker has some rows of the weight.
+        """Return a layer with split output features: each worker has some rows of the weight.
 
         Args:
             P: ... x workers. The output lies on it; the input, whose features are whole, on the
                 first of the workers along its last axis.
-            in_features: as of the class.
-            out_features: as of the class.
-            bias: as of the class.
+            in_features: see the class.
+            out_features: see the class.
+            bias: see the class.
             options: `device`, `dtype`, `what`.
         """
         P_x = first_along_last_axis(P)
@@ -140,14 +140,14 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
     def row_parallel(
         cls, P: Partition, in_features: int, out_features: int, bias: bool = True, **options: Any
     ) -> Self:
-        """Cut input features: each worker has some columns of the weight.
+        """Return a layer with split input features: each worker has some columns of the weight.
 
         Args:
             P: ... x workers. The input lies on it; the output, whose features are whole, on the
                 first of the workers along its last axis.
-            in_features: as of the class.
-            out_features: as of the class.
-            bias: as of the class.
+            in_features: see the class.
+            out_features: see the class.
+            bias: see the class.
             options: `device`, `dtype`, `what`.
         """
         P_y = first_along_last_axis(P)
@@ -156,7 +156,7 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
 
     @uncompiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
-        """y = x W^T + b; collective over the workers. See the class."""
+        """Compute y = x W^T + b; collective over the workers. See the class."""
         if self.blocks is not None:
             return self.blocks(input, self.weight, self.bias)
         if not self.P_x.active:
@@ -179,7 +179,7 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
         return functional.linear(input, weight, bias)
 
     def extra_repr(self) -> str:
-        """The settings, as torch shows them, and where the layer is."""
+        """Show the settings, as torch does, and where the layer lies."""
         shown = f"{super().extra_repr()}, P_x={text(self.P_x.shape)}"
         if self.blocks is None:
             return shown

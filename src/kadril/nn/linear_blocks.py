@@ -11,7 +11,7 @@
     y_o = b_o + sum_i w_oi x_i          x*_i = sum_o w_oi^T y*_o          w*_oi = y*_o x_i^T
 
 The broadcast of x has the sum over o as its adjoint, the sum over i the broadcast of y*. Leading
-axes (a batch that is cut) are the same in all three partitions; along them workers have copies of
+axes (a batch that is split) are the same in all three partitions; along them workers have copies of
 w_oi, whose gradients are summed.
 """
 
@@ -46,7 +46,7 @@ class LinearBlocks:
         what: for errors.
 
     Raises:
-        ValueError: the partitions do not fit to each other, or there are fewer features than
+        ValueError: the partitions do not match each other, or there are fewer features than
             workers along an axis; on all ranks.
     """
 
@@ -90,7 +90,7 @@ class LinearBlocks:
         self.copies = self.workers.axis_group([0]) if self.workers.active else None
 
     def _check(self, P_x: Partition, P_y: Partition, P_w: Partition) -> int:
-        """The number of workers along all leading axes together."""
+        """Check that the partitions match; return the number of workers along all leading axes."""
         lead = P_x.shape[:-1]
         if P_y.shape[:-1] != lead:
             raise ValueError(
@@ -108,7 +108,7 @@ class LinearBlocks:
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """y = W x + b; collective over the workers of all three partitions.
+        """Compute y = W x + b; collective over the workers of all three partitions.
 
         Args:
             x: block of the input on `P_x`.
@@ -116,7 +116,7 @@ class LinearBlocks:
             bias: this worker's block of the bias.
 
         Raises:
-            ValueError: the input has not `in_features` features; on all workers.
+            ValueError: the input does not have `in_features` features; on all workers.
         """
         if not self.everyone.active:
             refuse_data(x, self.what)
@@ -138,7 +138,7 @@ class LinearBlocks:
         return self.reducer(x)
 
     def _check_features(self, structure: Structure) -> bool:
-        """Raise where x does not fit; whether it is cut as the weight is."""
+        """Check the features of x; return whether it is split as the weight is."""
         blocks: list[Interval] = structure.blocks(self.what)[-1]
         if blocks[-1].stop != self.in_features:
             raise ValueError(
@@ -149,12 +149,12 @@ class LinearBlocks:
 
 
 def without_ones(shape: Sequence[int]) -> list[int]:
-    """Leading axes that matter, and the last two."""
+    """Return the leading axes that are longer than 1, and the last two axes."""
     return [length for length in shape[:-2] if length > 1] + list(shape[-2:])
 
 
 def first_along_last_axis(P: Partition) -> Partition:
-    """The workers at the first position along the last axis, which gets the size 1."""
+    """Return the workers at the first position along the last axis, which gets length 1."""
     length = P.shape[-1]
     some = P.create_partition_inclusive(range(0, P.size, length))
     return some.create_cartesian_topology_partition([*P.shape[:-1], 1])

@@ -22,12 +22,12 @@ __all__ = ["interval_here", "raise_together", "refuse_data", "same_on_all", "spr
 
 
 def interval_here(P_x: Partition, blocks: Sequence[Sequence[Interval]], dim: int) -> Interval:
-    """What this worker holds of a dim.
+    """Return the interval of a dim that this worker holds.
 
     Args:
         P_x: a partition that this rank is in.
         blocks: of the tensor, as `Structure.blocks` gives them.
-        dim: of the tensor, and the axis of the partition along which it is cut.
+        dim: of the tensor, and the axis of the partition along which it is split.
     """
     if P_x.index is None:
         raise AssertionError("only workers of the partition come here")
@@ -35,7 +35,7 @@ def interval_here(P_x: Partition, blocks: Sequence[Sequence[Interval]], dim: int
 
 
 def refuse_data(x: torch.Tensor, what: str) -> None:
-    """Refuse a block on a rank that has no part in the tensor.
+    """Refuse a tensor with elements on a rank outside of the partition.
 
     Raises:
         ValueError: it has elements.
@@ -50,7 +50,7 @@ def refuse_data(x: torch.Tensor, what: str) -> None:
 def same_on_all(
     partition: Partition, tensors: Sequence[torch.Tensor | None], *, what: str = "parameters"
 ) -> None:
-    """Give the values of the first worker to all, in place; collective over the partition."""
+    """Copy the values of the first worker to all, in place; collective over the partition."""
     if not partition.active or partition.size == 1:
         return
     for tensor in tensors:
@@ -63,7 +63,7 @@ def same_on_all(
 
 
 def raise_together(error: Exception | None, partition: Partition, what: str) -> None:
-    """Raise on all workers where one of them has found its data wrong; collective.
+    """Raise on all workers if one of them has found its data wrong; collective.
 
     For what only the data tells, such as an index that there is not: a worker that raised alone
     would leave the others waiting in the next collective.
@@ -78,7 +78,7 @@ def raise_together(error: Exception | None, partition: Partition, what: str) -> 
         partition.transport.allgatherv(mine, flags, [1] * partition.size, name=what)
         found = [partition.ranks[place] for place, flag in enumerate(flags.tolist()) if flag]
         if found and error is None:
-            raise ValueError(f"{what}: wrong data on ranks {found}; their errors say what it is")
+            raise ValueError(f"{what}: wrong data on ranks {found}; see their errors")
     if error is not None:
         raise error
 
@@ -86,7 +86,7 @@ def raise_together(error: Exception | None, partition: Partition, what: str) -> 
 def spread_together(
     tensors: Sequence[torch.Tensor | None], group: Group, *, what: str
 ) -> list[torch.Tensor | None]:
-    """Use some replicated tensors, as `ops.spread`, with one collective for all their gradients.
+    """Use replicated tensors as `ops.spread` does, with one collective for all their gradients.
 
     Gradients are copied into one message, so this is for small ones.
 

@@ -42,19 +42,19 @@ class SplitWeight(NamedTuple):
     has_bias: bool
 
     def place(self) -> tuple[int, int] | None:
-        """Position of this rank along the output and the input axis."""
+        """Return this rank's position along output and input axis; None outside of `P_w`."""
         return None if self.P_w.index is None else (self.P_w.index[1], self.P_w.index[2])
 
     def names(self) -> Sequence[str]:
-        """Of the parameters."""
+        """Return the names of the parameters."""
         return ("weight", "bias") if self.has_bias else ("weight",)
 
     def full_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a whole parameter."""
+        """Return the shape of a whole parameter."""
         return self.shape if name == "weight" else self.shape[:1]
 
     def block(self, name: str, whole: torch.Tensor) -> torch.Tensor | None:
-        """This rank's block of a parameter, as a view; None where it has none."""
+        """Return this rank's block of a parameter, as a view; None where it has none."""
         place = self.place()
         if place is None or (name == "bias" and place[1] != 0):
             return None
@@ -66,7 +66,7 @@ class SplitWeight(NamedTuple):
         return slices if name == "weight" else slices[:1]
 
     def collect(self, name: str, mine: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-        """A whole parameter, on every rank; collective over the world.
+        """Return a whole parameter on every rank; collective over the world.
 
         Args:
             name: "weight" or "bias".
@@ -143,7 +143,7 @@ class SplitParameters(torch.nn.Module):
     like: torch.Tensor
 
     def _keep_blocks(self, split: SplitWeight, source: torch.nn.Module) -> None:
-        """Have blocks of the parameters of a layer, in the place of whole ones if there are any."""
+        """Hold blocks of the parameters of a layer, instead of whole ones."""
         self.split = split
         # Follows the layer to other dtypes and devices where there is no parameter that would.
         like = source.get_parameter("weight").detach().new_empty(0)

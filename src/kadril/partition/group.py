@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 class Group:
-    """Ranks that can communicate.
+    """Ranks that are connected by a transport.
 
     Attributes:
         transport: between them, in program order.
@@ -47,7 +47,7 @@ class Group:
         self._is_closed = False
 
     def make(self, sets: Sequence[Sequence[int]]) -> list[Group | None]:
-        """Groups for some sets of world ranks, which may overlap; collective over this group.
+        """Return groups for sets of world ranks, which may overlap; collective over this group.
 
         Args:
             sets: each in the order its ranks shall have.
@@ -67,7 +67,7 @@ class Group:
         return [self._made[ranks] for ranks in wanted]
 
     def close(self) -> None:
-        """Leave it, and all that was made of it."""
+        """Close the transport, and those of all groups that were made of this one."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -78,7 +78,7 @@ class Group:
             self.transport.close()
 
     def __deepcopy__(self, _: dict[int, object]) -> Group:
-        """Itself: a copy of a model communicates among the same ranks."""
+        """Return the group itself: a copy of a model communicates among the same ranks."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -105,7 +105,7 @@ class Group:
 
 
 def layers(sets: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Sets in layers, none of which has a rank twice: each is made in one step."""
+    """Return sets in layers; the sets of a layer are disjoint, and made in one step."""
     found: list[list[tuple[int, ...]]] = []
     for ranks in sets:
         for layer in found:
@@ -118,7 +118,7 @@ def layers(sets: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 def root_group(world: World) -> Group:
-    """The group of all ranks of a world.
+    """Return the group of all ranks of a world.
 
     Raises:
         ClosedError: the world was closed.

@@ -17,7 +17,7 @@ OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
 
 
 def broadcast(transport: Transport, data: npt.ArrayLike | None, root: int) -> npt.NDArray[Any]:
-    """Give the root's array to all, with its shape and dtype.
+    """Send the root's array to all, with its shape and dtype.
 
     Raises:
         ValueError: the root has no array of numbers; on all ranks.
@@ -30,7 +30,7 @@ def broadcast(transport: Transport, data: npt.ArrayLike | None, root: int) -> np
     transport.broadcast(header, root, name="broadcast_data")
     if header[0] < 0:
         raise ValueError(
-            f"rank {root} gives the array, and has none of numbers with up to {MAX_DIMS} dims"
+            f"rank {root} must give an array of numbers with up to {MAX_DIMS} dims, and did not"
         )
     if transport.rank != root:
         shape = tuple(int(length) for length in header[1 : 1 + header[0]])
@@ -42,7 +42,7 @@ def broadcast(transport: Transport, data: npt.ArrayLike | None, root: int) -> np
 
 
 def describe(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Shape and dtype of an array in numbers; the first is -1 where others could not make it."""
+    """Return shape and dtype of an array as numbers; the first is -1 where it cannot be sent."""
     header = np.zeros(1 + MAX_DIMS + MAX_DTYPE_CHARS, dtype=np.int64)
     letters = array.dtype.str.encode()
     if array.dtype.kind not in "biufc" or array.ndim > MAX_DIMS:
@@ -55,7 +55,7 @@ def describe(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def allgather(transport: Transport, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The arrays of all ranks, flat, one after the other."""
+    """Return the arrays of all ranks, flattened and concatenated."""
     mine = np.array([data.size], dtype=np.int64)
     sizes = np.empty(transport.size, dtype=np.int64)
     transport.allgatherv(mine, sizes, [1] * transport.size, name="allgather_data")
@@ -66,7 +66,7 @@ def allgather(transport: Transport, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def allreduce(transport: Transport, data: npt.NDArray[Any], op: str) -> npt.NDArray[Any]:
-    """An array reduced over all ranks."""
+    """Return an array reduced over all ranks."""
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
     result = np.array(data, copy=True, order="C")

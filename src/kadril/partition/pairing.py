@@ -18,7 +18,7 @@ __all__ = ["index_of", "pair", "rank_at"]
 
 
 def index_of(rank: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Position of a worker in a shape; the last axis runs fastest."""
+    """Return the position of a worker in a shape; the last axis runs fastest."""
     index = []
     for length in reversed(shape):
         rank, position = divmod(rank, length)
@@ -40,7 +40,7 @@ def pair(
     transpose_source: bool = False,
     transpose_destination: bool = False,
 ) -> list[tuple[int, list[int]]]:
-    """For each worker of the source, those of the destination that it stands for.
+    """Return, for each worker of the source, those of the destination that it stands for.
 
     Args:
         source: shape of the smaller partition.
@@ -49,7 +49,7 @@ def pair(
         transpose_destination: the same, for the destination.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not match.
     """
     small = tuple(reversed(source)) if transpose_source else tuple(source)
     large = tuple(reversed(destination)) if transpose_destination else tuple(destination)
@@ -80,5 +80,5 @@ def pair(
 
 
 def text(shape: Sequence[int]) -> str:
-    """A shape, as people write it."""
+    """Return a shape as text, such as "2 x 3"."""
     return " x ".join(str(length) for length in shape)

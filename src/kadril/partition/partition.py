@@ -38,7 +38,7 @@ class HasRanks(Protocol):
 
     @property
     def ranks(self) -> Sequence[int] | None:
-        """World ranks; None where it does not know them yet."""
+        """World ranks; None where they are not known yet."""
         ...
 
 
@@ -77,21 +77,21 @@ class Partition:
 
     @property
     def group(self) -> Group:
-        """Its workers, connected.
+        """The group of its workers.
 
         Raises:
             StateError: this process is none of them.
         """
         if self._group is None:
             raise StateError(
-                f"this rank is not in the partition of ranks {list(self.ranks)}; ask"
+                f"this rank is not in the partition of ranks {list(self.ranks)}; check"
                 " `partition.active` first"
             )
         return self._group
 
     @property
     def transport(self) -> Transport:
-        """Between its workers; raises as `group`."""
+        """The transport between its workers; raises what `group` raises."""
         return self.group.transport
 
     def __eq__(self, other: object) -> bool:
@@ -103,7 +103,7 @@ class Partition:
         return hash((self.ranks, self.shape))
 
     def __deepcopy__(self, _: dict[int, object]) -> Partition:
-        """Itself: a copy of a model lies on the same ranks."""
+        """Return the partition itself: a copy of a model lies on the same ranks."""
         return self
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class Partition:
     # ---- other partitions -----------------------------------------------------------------------
 
     def create_partition_inclusive(self, ranks: Iterable[int] | HasRanks) -> Partition:
-        """Some workers of this one, in the order given.
+        """Return a partition of some workers of this one, in the order given.
 
         Args:
             ranks: of this partition; anything with `ranks`, as a `ProcessSet`, gives world ranks.
@@ -134,11 +134,11 @@ class Partition:
         if unknown:
             raise ValueError(f"{self!r} has no ranks {unknown}")
         if len(set(chosen)) < len(chosen) or not chosen:
-            raise ValueError(f"a partition has each rank once, and at least one; got {chosen}")
+            raise ValueError(f"a partition has at least one rank, and each rank once; got {chosen}")
         return self._subset(chosen)
 
     def create_partition_union(self, other: Partition) -> Partition:
-        """The workers of this one, then those of another that are not in it.
+        """Return a partition of this one's workers, then of those of another that are new.
 
         Collective over all ranks of the world.
 
@@ -151,7 +151,7 @@ class Partition:
         return Partition(self.root, group, ranks)
 
     def create_cartesian_topology_partition(self, shape: Sequence[int]) -> Partition:
-        """The same workers, with a shape; where it has room for fewer, the first ones.
+        """Return a Cartesian partition of the same workers; of the first ones, if it needs fewer.
 
         Raises:
             ValueError: it has room for more, or an axis of no length.
@@ -164,7 +164,7 @@ class Partition:
         return self._subset(self.ranks[: math.prod(lengths)], lengths)
 
     def create_cartesian_subtopology_partition(self, remain: Sequence[bool]) -> Partition:
-        """The line, plane, ... of workers through this one along the axes that remain.
+        """Return the line, plane, ... of workers through this one, along the axes that remain.
 
         Args:
             remain: for each axis, whether it does.
@@ -173,7 +173,9 @@ class Partition:
             ValueError: there are more axes, or fewer.
         """
         if len(remain) != self.dim:
-            raise ValueError(f"{self!r} has {self.dim} axes, of which {list(remain)} does not tell")
+            raise ValueError(
+                f"{self!r} has {self.dim} axes; remain needs one value for each, got {list(remain)}"
+            )
         axes = [axis for axis, stays in enumerate(remain) if stays]
         shape = [self.shape[axis] for axis in axes] or [1]
         if not self.active:
@@ -182,7 +184,7 @@ class Partition:
         return Partition(self.root, group, group.ranks, shape)
 
     def create_allreduction_partition(self, axes_reduce: Sequence[int]) -> Partition:
-        """The workers that share this one's position along all other axes."""
+        """Return the workers that share this one's position along all other axes."""
         return self.create_cartesian_subtopology_partition(
             [axis in self._axes(axes_reduce) for axis in range(self.dim)]
         )
@@ -190,12 +192,12 @@ class Partition:
     def create_broadcast_partition_to(
         self, destination: Partition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[Partition, Partition]:
-        """Whom this worker gives to, and among whom it is given to; the giver is rank 0 of each.
+        """Return the partition that this worker sends in, and the one that it receives in.
 
         Collective over all ranks of the world.
 
         Raises:
-            ValueError: the shapes do not fit (see `pairing.py`), or the worlds differ.
+            ValueError: the shapes do not match (see `pairing.py`), or the worlds differ.
         """
         self._check_same_world(destination)
         pairs = pair(self.shape, destination.shape, transpose_src, transpose_dest)
@@ -218,7 +220,7 @@ class Partition:
     def create_reduction_partition_to(
         self, destination: Partition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[Partition, Partition]:
-        """With whom this worker's part is added up, and whose sum it gets; that is rank 0 of each.
+        """Return the partition that this worker's part is summed in, and the one whose sum it gets.
 
         The mirror image of `create_broadcast_partition_to`.
         """
@@ -228,7 +230,7 @@ class Partition:
         return sender, receiver
 
     def deactivate(self) -> None:
-        """Have no part in it any more. Not needed: nothing is held for this object alone."""
+        """Make it inactive on this rank. Not needed: nothing is held for this object alone."""
         self._group = None
         self._axis_groups.clear()
         self.active = False
@@ -238,7 +240,7 @@ class Partition:
     # ---- neighbours -----------------------------------------------------------------------------
 
     def axis_group(self, axes: Sequence[int]) -> Group:
-        """The workers that differ from this one only along some axes, connected.
+        """Return the group of the workers that differ from this one only along some axes.
 
         Collective over the partition. Their order is that of the partition.
         """
@@ -259,7 +261,7 @@ class Partition:
         return mine
 
     def cartesian_index(self, rank: int) -> tuple[int, ...]:
-        """The position of a worker along each axis.
+        """Return the position of a worker along each axis.
 
         Raises:
             ValueError: there is no such worker.
@@ -282,7 +284,7 @@ class Partition:
         return rank_at(index, self.shape)
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
-        """For each axis, the workers before and after one; -1 beyond the edge.
+        """Return, for each axis, the workers before and after one; -1 beyond the edge.
 
         Raises:
             ValueError: there is no such worker.
@@ -300,7 +302,7 @@ class Partition:
         return pairs
 
     def indices(self) -> Iterable[tuple[int, ...]]:
-        """The positions of all workers, in their order."""
+        """Return the positions of all workers, in their order."""
         return itertools.product(*(range(length) for length in self.shape))
 
     # ---- small data -----------------------------------------------------------------------------
@@ -308,7 +310,7 @@ class Partition:
     def broadcast_data(
         self, data: npt.ArrayLike | None, root: int = 0, P_data: Partition | None = None
     ) -> npt.NDArray[Any] | None:
-        """Give an array of one worker, whose shape the others need not know, to all of this one.
+        """Send an array of one worker, whose shape the others need not know, to all of them.
 
         Args:
             data: the array, on the root.
@@ -331,11 +333,11 @@ class Partition:
         return metadata.broadcast(self.transport, data, root)
 
     def allgather_data(self, data: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The arrays of all workers, flat, one after the other."""
+        """Return the arrays of all workers, flattened and concatenated."""
         return metadata.allgather(self.transport, np.asarray(data))
 
     def allreduce_data(self, data: npt.ArrayLike, op: str = "sum") -> npt.NDArray[Any]:
-        """An array reduced over all workers.
+        """Return an array reduced over all workers.
 
         Args:
             data: of the same shape on all.
@@ -357,7 +359,7 @@ class Partition:
         return {axis % self.dim for axis in axes}
 
     def _subset(self, ranks: Sequence[int], shape: Sequence[int] | None = None) -> Partition:
-        """Ranks of this one; collective over it."""
+        """Return a partition of some ranks of this one; collective over it."""
         group = self.group.make([ranks])[0] if self.active else None
         return Partition(self.root, group, ranks, shape)
 

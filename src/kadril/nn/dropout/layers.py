@@ -1,4 +1,4 @@
-"""Dropout whose mask does not depend on how the tensor is cut.
+"""Dropout whose mask does not depend on how the tensor is split.
 
     y = x m / (1 - p)            x* = y* m / (1 - p)            m: 1 where kept, 0 elsewhere
 
@@ -41,7 +41,7 @@ SATURATED = -1.7580993408473766
 
 
 class DistributedDropout(torch.nn.Module):
-    """`torch.nn.Dropout` of a tensor that is cut among workers.
+    """`torch.nn.Dropout` of a tensor that is split among workers.
 
     Making one is collective over the partition; calling it in training too, and then nothing but
     the sizes of blocks is sent. In evaluation it gives back its input.
@@ -58,8 +58,8 @@ class DistributedDropout(torch.nn.Module):
         num_calls: in training, so far.
 
     Raises:
-        ValueError: p is not from 0 to 1; or, when called, on all workers, the input has not as many
-            dims as `P_x` has axes.
+        ValueError: p is not from 0 to 1; or, when called, on all workers, the input does not have
+            one dim for each axis of `P_x`.
         MismatchError (when called): the blocks do not fit together.
     """
 
@@ -90,7 +90,7 @@ class DistributedDropout(torch.nn.Module):
 
     @classmethod
     def of(cls, layer: Any, P_x: Partition, *, what: str | None = None) -> Self:
-        """The partitioned twin of a layer; collective over the partition, for the seed."""
+        """Return the partitioned twin of a layer; collective over the partition, for the seed."""
         return cls(P_x, layer.p, layer.inplace, what=what).train(layer.training)
 
     @uncompiled
@@ -106,11 +106,11 @@ class DistributedDropout(torch.nn.Module):
         return self._drop(input, kept)
 
     def extra_repr(self) -> str:
-        """The settings, and where the layer is."""
+        """Show the settings, and where the layer lies."""
         return f"p={self.p}, inplace={self.inplace}, P_x={text(self.P_x.shape)}"
 
     def _kept(self, x: torch.Tensor) -> torch.Tensor:
-        """The mask of this worker's block."""
+        """Return the mask of this worker's block."""
         blocks = agree(self.P_x, x, self.what).blocks(self.what)
         num_dims = len(blocks) if self.num_masked_dims is None else self.num_masked_dims
         if len(blocks) < num_dims:
@@ -133,7 +133,7 @@ class DistributedDropout(torch.nn.Module):
 
 
 def scaled(kept: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """A factor for each element: `scale` where it is kept, and 0 elsewhere.
+    """Return a factor for each element: `scale` where it is kept, and 0 elsewhere.
 
     One product, as torch has it: a mask of bools costs three times as much, in either direction.
     """

@@ -1,4 +1,4 @@
-"""Random masks that do not depend on how a tensor is cut.
+"""Random masks that do not depend on how a tensor is split.
 
 Whether an element is kept is decided by a hash of a seed, the number of the call, and the element's
 place in the global tensor, and of nothing else:
@@ -32,30 +32,30 @@ CHUNK = 1 << 15
 
 
 def mix(number: int) -> int:
-    """The finalizer of SplitMix64, of a number of 64 bits."""
+    """Apply the finalizer of SplitMix64 to a number of 64 bits."""
     number = (number ^ (number >> 30)) * FIRST % BITS
     number = (number ^ (number >> 27)) * SECOND % BITS
     return number ^ (number >> 31)
 
 
 def signed_seed(seed: int) -> int:
-    """A seed that gives the same masks, as torch.int64 has it."""
+    """Return the seed in the range of torch.int64 that gives the same masks."""
     return signed(seed % BITS)
 
 
 def signed(number: int) -> int:
-    """A number of 64 bits as torch.int64 has it."""
+    """Reinterpret an unsigned number of 64 bits as a signed one."""
     return number - BITS if number >= BITS // 2 else number
 
 
 def xor_shift_(numbers: torch.Tensor, distance: int) -> torch.Tensor:
-    """numbers ^= numbers >> distance, with zeros shifted in, in place."""
+    """Compute numbers ^= numbers >> distance, with zeros shifted in, in place."""
     shifted = (numbers >> distance).bitwise_and_((1 << (64 - distance)) - 1)
     return numbers.bitwise_xor_(shifted)
 
 
 def hash_(index: torch.Tensor, keys: tuple[int, int]) -> torch.Tensor:
-    """Hashes of places in the global tensor, in place."""
+    """Replace places in the global tensor by their hashes, in place."""
     index.add_(signed(keys[0])).mul_(signed(WEYL))
     xor_shift_(index, 30).mul_(signed(FIRST)).add_(signed(keys[1]))
     xor_shift_(index, 27).mul_(signed(SECOND))
@@ -65,7 +65,7 @@ def hash_(index: torch.Tensor, keys: tuple[int, int]) -> torch.Tensor:
 def keep_mask(
     block: Sequence[Interval], sizes: Sequence[int], p: float, seed: int, call: int
 ) -> torch.Tensor:
-    """Which elements of a block are kept.
+    """Return which elements of a block are kept.
 
     Args:
         block: for each dim, what it has of the global tensor.
