@@ -105,13 +105,13 @@ def block(
 
     Args:
         x: the global tensor.
-        P: its partition, with one axis for each dim.
+        P: its partition; a tensor with fewer dims than it has axes lies on the first ones.
         sizes: of the blocks along each dim; balanced where None.
     """
     if P.index is None:
         return nothing(x.dtype)
     slices = []
-    for dim, position in enumerate(P.index):
+    for dim, position in enumerate(P.index[: x.dim()]):
         along = None if sizes is None else sizes[dim]
         if along is None:
             along = balanced_sizes(x.shape[dim], P.shape[dim])

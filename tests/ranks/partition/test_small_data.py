@@ -56,7 +56,7 @@ def test_from_a_part_of_the_partition(world: World) -> None:
 def test_nothing_to_give_is_told_to_all(world: World) -> None:
     P = world_partition(world)
     for data in (None, np.array(["text"]), np.array([object()]), np.zeros([1] * 17)):
-        with pytest.raises(ValueError, match="rank 0 gives the array, and has none"):
+        with pytest.raises(ValueError, match="rank 0 must give an array of numbers"):
             P.broadcast_data(data)
     with pytest.raises(ValueError, match="rank 3 of"):
         P.broadcast_data(np.zeros(1), root=3)
