@@ -78,8 +78,8 @@ def look_at(layer: object, shape: Sequence[int]) -> Picture:
     mover = mover_of(layer)
     if mover is None:
         raise TypeError(
-            "draw supports layers that exchange halos (convolutions, pools, upsampling, HaloExchange)"
-            f" and Repartition, not {type(layer).__name__}"
+            "draw supports layers that exchange halos (convolutions, pools, upsampling,"
+            f" HaloExchange) and Repartition, not {type(layer).__name__}"
         )
     structure = balanced_structure(mover.P_x, shape)
     what = str(getattr(layer, "what", type(layer).__name__))
