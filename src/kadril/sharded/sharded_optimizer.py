@@ -31,7 +31,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
     It takes the place of `torch.distributed.optim.ZeroRedundancyOptimizer`: the model stays wrapped
     in DistributedDataParallel, which makes the gradients equal on all ranks, and each rank steps
     its part of the parameters. With `reduce_gradients=True` it reduces them itself, each only to
-    whoever owns it, which is quicker and takes less memory; the model is then not wrapped.
+    its owners, which is quicker and takes less memory; the model is then not wrapped.
 
     Groups in `param_groups` have the whole parameters; schedulers work on them. Their options are
     the ones that count: `save()` and `load()` of this class know them, those of `trainer` do not.

@@ -163,9 +163,9 @@ def test_plain_state_of_another_optimizer_is_refused(world: World) -> None:
     before = contents(trainer)
     options = [without(group, "params") for group in trainer.param_groups]
     for momentum in (0.0, 0.5):
-        twins = make_parameters(SHAPES)
-        optimizer = torch.optim.SGD(twins, lr=0.5, momentum=momentum)
-        backward(twins, [torch.ones(shape) for shape in SHAPES])
+        alone = make_parameters(SHAPES)
+        optimizer = torch.optim.SGD(alone, lr=0.5, momentum=momentum)
+        backward(alone, [torch.ones(shape) for shape in SHAPES])
         optimizer.step()
         with pytest.raises(CheckpointError, match="and without 'betas'; the trainer has Adam"):
             trainer.load_state_dict(optimizer.state_dict())
@@ -179,24 +179,24 @@ def test_plain_state_of_another_version_of_torch_is_taken(world: World) -> None:
     """Adam of older torch lacks options, that of newer has more, a scheduler was used with both."""
     for change in ({"initial_lr": 0.5}, {"an_option_of_torch_9": True}):
         for lacking in ((), ("decoupled_weight_decay", "differentiable", "fused")):
-            twins = make_parameters(SHAPES)
-            optimizer = torch.optim.Adam(twins, lr=0.125, fused=True)
-            backward(twins, [torch.ones(shape) for shape in SHAPES])
+            alone = make_parameters(SHAPES)
+            optimizer = torch.optim.Adam(alone, lr=0.125, fused=True)
+            backward(alone, [torch.ones(shape) for shape in SHAPES])
             optimizer.step()
             plain = copy.deepcopy(optimizer.state_dict())  # torch hands out what it counts with
             plain["param_groups"] = [{**without(plain["param_groups"][0], *lacking), **change}]
             parameters, trainer = make(world)
-            for mine, other in zip(parameters.values(), twins, strict=True):
+            for mine, other in zip(parameters.values(), alone, strict=True):
                 mine.data.copy_(other.data)
             world.transport.barrier()
             trainer.load_state_dict(plain)
-            for each in ([*parameters.values()], twins):
+            for each in ([*parameters.values()], alone):
                 for parameter in each:
                     parameter.grad = None
                 backward(each, [torch.ones(shape) for shape in SHAPES])
             optimizer.step()
             trainer.step()
-            assert_same(parameters.values(), twins)
+            assert_same(parameters.values(), alone)
 
 
 class Hoarder(torch.optim.SGD):

@@ -111,12 +111,12 @@ def test_numbers_are_those_of_the_order_given(world: World) -> None:
     """
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(12)])
-    twin = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(12)])
-    twin.load_state_dict(model.state_dict())
+    other_model = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(12)])
+    other_model.load_state_dict(model.state_dict())
     trainer = POS_Trainer(dict(model.named_parameters()), "adam", {"lr": 0.1}, world=world)
-    named = torch.optim.Adam(twin.named_parameters(), lr=0.1)
-    unnamed = torch.optim.Adam(twin.parameters(), lr=0.1)
-    for place, each in enumerate(twin.parameters()):
+    named = torch.optim.Adam(other_model.named_parameters(), lr=0.1)
+    unnamed = torch.optim.Adam(other_model.parameters(), lr=0.1)
+    for place, each in enumerate(other_model.parameters()):
         each.grad = torch.full_like(each, float(place + 1))
     named.step()
     unnamed.step()
@@ -124,9 +124,9 @@ def test_numbers_are_those_of_the_order_given(world: World) -> None:
         trainer.load_state_dict(plain.state_dict())
         state = trainer.consolidate()
         if world.rank == 0:
-            fresh = torch.optim.Adam(twin.parameters(), lr=0.1)
+            fresh = torch.optim.Adam(other_model.parameters(), lr=0.1)
             fresh.load_state_dict(state)
-            for each in twin.parameters():
+            for each in other_model.parameters():
                 assert torch.equal(fresh.state[each]["exp_avg"], plain.state[each]["exp_avg"])
     # By name also where the trainer has another order; and never by half of the names.
     trainer.close()
@@ -135,7 +135,7 @@ def test_numbers_are_those_of_the_order_given(world: World) -> None:
     state = other.consolidate()
     if world.rank == 0:
         place = other.names.index("10.weight")
-        expected = named.state[twin[10].weight]["exp_avg"]
+        expected = named.state[other_model[10].weight]["exp_avg"]
         assert torch.equal(state["state"][place]["exp_avg"], expected)
     strange = named.state_dict()
     strange["param_groups"][0]["param_names"] = ["x", *trainer.names[1:]]

@@ -5,8 +5,8 @@
     7f3a-00001-of-00002.shard
 
 Shards are written under new names, and made durable, before the index is replaced in one move.
-Whoever is killed at any moment leaves either the old index with all its files or the new one with
-all of its; files that no index names are removed by the next `save`.
+A job that is killed at any moment leaves either the old index with all its files or the new one
+with all of its; files that no index names are removed by the next `save`.
 
 All ranks see the same directory. It holds JSON and plain bytes: loading it runs no code.
 """

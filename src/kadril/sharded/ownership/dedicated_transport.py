@@ -11,7 +11,7 @@ __all__ = ["dedicated_transport"]
 def dedicated_transport(world: World) -> Transport:
     """Make a transport over all ranks of a world that nobody else uses; collective.
 
-    Whoever asks for it closes it.
+    The caller closes it.
     """
     made = world.transport.split(0)
     assert made is not None  # noqa: S101 - all ranks gave a color

@@ -75,7 +75,7 @@ class CheckedReader(FileSystemReader):
         except FileNotFoundError:
             raise CheckpointError(
                 f"there is no checkpoint in {directory}: it has no {METADATA}. Either nothing was"
-                " saved there, or whoever saved was killed before it was whole",
+                " saved there, or the job that saved was killed before it was whole",
                 path=str(directory),
             ) from None
         self.version = hashlib.sha256(data).hexdigest()
