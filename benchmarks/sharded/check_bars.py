@@ -27,6 +27,9 @@ PEERS = (
     (2.5, ("DeepSpeed ZeRO-2",)),
 )
 
+# Steps with gradients that leave inside of compiled graphs, beside those of hooks.
+COMPILED = ("kadril, compiled", "kadril, inductor")
+
 
 def check_bars(results: Results) -> Iterator[Bar]:
     """Yield all bars."""
@@ -36,6 +39,9 @@ def check_bars(results: Results) -> Iterator[Bar]:
             kadril = results.find(workload, "kadril")
             text = f"{workload}: a step takes less than one without communication"
             yield at_most(text, results.ratio(kadril, results.find(workload, "alone")), 1.0)
+            for setting in COMPILED:
+                text = f"{workload}: a step of {setting} takes no longer than an eager one"
+                yield at_most(text, results.ratio(results.find(workload, setting), kadril), 1.0)
             for least, settings in PEERS:
                 better = results.find(workload, *settings)
                 if better is None and f"{workload}: {settings[0]}" in results.missing:

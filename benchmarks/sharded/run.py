@@ -32,6 +32,8 @@ TIMED_SETTINGS = (
     "alone",
     "kadril",
     "kadril, stage 1",
+    "kadril, compiled",
+    "kadril, inductor",
     "DDP",
     "DDP, views",
     "DDP + ZeRO",

@@ -5,6 +5,8 @@ alone                 whole on each rank       nobody: as if communication cost 
 alone, heap kept      whole on each rank       nobody; the allocator keeps what is freed
 kadril                shared out               POS_Trainer, stage 2
 kadril, stage 1       shared out               POS_Trainer, stage 1
+kadril, compiled      shared out               POS_Trainer, inside compiled graphs run node by node
+kadril, inductor      shared out               the same, with graphs that are C++
 kadril, optimizer     shared out               ShardedOptimizer with reduce_gradients
 kadril, whole         whole on each rank       kadril.torch.DistributedOptimizer
 DDP                   whole on each rank       DistributedDataParallel on gloo
@@ -48,6 +50,22 @@ def kadril(task: Task, options: dict[str, Any], stage: int = 2) -> Callable[[], 
 def kadril_one(task: Task, options: dict[str, Any]) -> Callable[[], None]:
     """POS_Trainer that keeps gradients."""
     return kadril(task, options, stage=1)
+
+
+def kadril_compiled(
+    task: Task, options: dict[str, Any], inner: str = "eager"
+) -> Callable[[], None]:
+    """POS_Trainer whose gradients leave inside the compiled graph."""
+    from kadril.sharded import POS_Trainer
+
+    trainer = POS_Trainer(task.model, torch.optim.Adam, options)
+    model = torch.compile(task.model, backend="kadril", options={"inner": inner})
+    return stepping(task, model, trainer)  # type: ignore[arg-type]
+
+
+def kadril_inductor(task: Task, options: dict[str, Any]) -> Callable[[], None]:
+    """The same, with graphs that are C++."""
+    return kadril_compiled(task, options, "inductor")
 
 
 def kadril_optimizer(task: Task, options: dict[str, Any]) -> Callable[[], None]:
@@ -160,6 +178,8 @@ SETTINGS: dict[str, Callable[[Task, dict[str, Any]], Callable[[], None]]] = {
     "alone, heap kept": alone,
     "kadril": kadril,
     "kadril, stage 1": kadril_one,
+    "kadril, compiled": kadril_compiled,
+    "kadril, inductor": kadril_inductor,
     "kadril, optimizer": kadril_optimizer,
     "kadril, whole": kadril_whole,
     "DDP": ddp,
