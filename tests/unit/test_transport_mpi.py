@@ -21,7 +21,7 @@ import torch
 from mpi4py import MPI
 from kadril.config import Config
 from kadril.errors import StateError
-from kadril.sharded.reduction.courier import courier_for
+from kadril.sharded.reduction.communication_thread import communication_thread_for
 from kadril.sharded.checkpoint.dcp.background import Background
 from kadril.transport.mpi import MpiTransport
 
@@ -67,7 +67,7 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print(f"{len(errors)} of 2 threads were refused", *errors, flush=True)
-print(f"work beside the computation: {courier_for(transport) is not None}", flush=True)
+print(f"work beside the computation: {communication_thread_for(transport) is not None}", flush=True)
 savers = []
 note = lambda: savers.append(threading.current_thread() is not threading.main_thread())
 Background().run(transport.split(0), note).result(60.0)

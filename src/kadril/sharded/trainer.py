@@ -20,8 +20,8 @@ from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.checkpoint.loading import load_checkpoint
 from kadril.sharded.checkpoint.saving import save_checkpoint
 from kadril.sharded.graph.options import backward_options, graph_pass_options
-from kadril.sharded.graph.plan import Registration
-from kadril.sharded.graph.trainer_plan import GraphPlan
+from kadril.sharded.graph.registry import Registration
+from kadril.sharded.graph.trainer_plan import TrainerPlan
 from kadril.sharded.optimizer.clip import clip_gradients, total_norm
 from kadril.sharded.optimizer.fused_kernel import complete_momentum
 from kadril.sharded.optimizer.optimizer_choice import OptimizerChoice
@@ -35,12 +35,12 @@ from kadril.sharded.ownership.live_trainers import check_untrained, register_tra
 from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
 from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.courier import courier_for
-from kadril.sharded.reduction.given import GivenGradients
+from kadril.sharded.reduction.communication_thread import communication_thread_for
 from kadril.sharded.reduction.grad_notice import GradNotice, raw_grad
-from kadril.sharded.reduction.gradients import Gradients, ReducedGradients
-from kadril.sharded.reduction.meeting import Wish
-from kadril.sharded.reduction.posted import PostedGradients
+from kadril.sharded.reduction.gradients import Gradients
+from kadril.sharded.reduction.intent import Intent
+from kadril.sharded.reduction.prereduced import PrereducedGradients
+from kadril.sharded.reduction.reduced_gradients import ReducedGradients
 from kadril.sharded.state.consolidated_state import consolidate
 from kadril.sharded.state.given_state import read_state
 from kadril.sharded.state.load_state import cut_state, put_state
@@ -143,22 +143,18 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self.size = self.transport.size
         self._shards = Shards(self.transport, rule, shares=share_parameters)
         scale = Scale(1.0 / gradient_predivide_factor, gradient_predivide_factor / self.size)
-        self._courier = courier_for(self.transport)
+        self._thread = communication_thread_for(self.transport)
         self._gradients: Gradients
         self._registration: Registration | None = None
         if reduce_gradients:
-            reduced = (
-                ReducedGradients(self._shards, scale, self._courier, stage=1)
-                if self.stage == 1
-                else PostedGradients(self._shards, scale, self._courier)
-            )
+            reduced = ReducedGradients(self._shards, scale, self._thread, stage=self.stage)
             self._gradients = reduced
         else:
-            self._gradients = GivenGradients(self._shards)
+            self._gradients = PrereducedGradients(self._shards)
         self.optimizer = self._share_out(listed)
         if reduce_gradients:
             # Known to compiled graphs for as long as the trainer lives.
-            self._graph_plan = GraphPlan(self._shards, reduced)
+            self._graph_plan = TrainerPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
         self._borrow_hooks()
         self._is_settled = False
@@ -259,7 +255,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self._choice.check(listed)
         first = len(self.optimizer.param_groups)
         if self.reduces_gradients:
-            self._gradients.settle(Wish.ADD)  # gradients on their way know of fewer parameters
+            self._gradients.settle(Intent.ADD)  # gradients on their way know of fewer parameters
         check_untrained(self.transport, listed, self)
         self._gradients.watch(self._shards.add(listed, self._lines))
         self._notice.watch(listed.tensors)
@@ -307,13 +303,13 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self._check_usable(operation)
         for bucket in self._shards.buckets:
             bucket.check_bound()
-        self._gradients.settle(Wish.STEP, options_digest(self.optimizer, batch_size))
+        self._gradients.settle(Intent.STEP, options_digest(self.optimizer, batch_size))
         if not self._is_settled or self._gradients.has_news:
             self._gradients.hand_over()
         if batch_size != 1:
             scale_gradients(self.optimizer, 1.0 / batch_size)
         complete_momentum(self.optimizer)
-        step_and_publish(self.optimizer, self._shards, self._courier, arguments)
+        step_and_publish(self.optimizer, self._shards, self._thread, arguments)
         self.num_steps += 1
         if self.num_steps & (self.num_steps - 1) == 0:
             # The first step makes state amid gradients, which leaves holes in the heap, and every
@@ -331,7 +327,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         add to it; `update()` or `step()` follows.
         """
         self._check_usable("allreduce_grads")
-        self._gradients.settle(Wish.SETTLE)
+        self._gradients.settle(Intent.SETTLE)
         if not self._is_settled or self._gradients.has_news:
             self._gradients.hand_over()
         self._is_settled = True
@@ -339,7 +335,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     @property
     def reduces_gradients(self) -> bool:
         """Whether this trainer reduces the gradients."""
-        return not isinstance(self._gradients, GivenGradients)
+        return not isinstance(self._gradients, PrereducedGradients)
 
     def skip_step(self) -> None:
         """Drop the reduced gradients instead of stepping with them; on every rank.
@@ -489,7 +485,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
     def _settle_to_load(self) -> None:
         """Wait until no rank computes with the parameters, before they are written; collective."""
         self._check_usable("load")
-        self._gradients.settle(Wish.LOAD)
+        self._gradients.settle(Intent.LOAD)
 
     # ---- the graph pass -------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kadril.sharded.graph import OwnerPlan
-from kadril.sharded.graph.owners import owners_by_rule
+from kadril.sharded.graph.owner_plan import owners_by_rule
 from kadril.world import World
 
 WIDTH = 6

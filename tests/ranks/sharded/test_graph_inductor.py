@@ -10,7 +10,7 @@ from inductor_kit import forget, inductor
 from torch._dynamo.utils import counters
 
 from kadril.sharded.graph import OwnerPlan, kadril_backend
-from kadril.sharded.graph.owners import owners_by_rule
+from kadril.sharded.graph.owner_plan import owners_by_rule
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from kadril.errors import MismatchError, StateError
 from kadril.sharded.graph import kadril_backend, register_backend
-from kadril.sharded.graph.owners import owners_by_rule
+from kadril.sharded.graph.owner_plan import owners_by_rule
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -8,12 +8,17 @@ give memory back: only an edit of the graph itself can.
 
 | file | what |
 |---|---|
-| plan.py, owners.py | who owns which gradient, and how it gets there |
-| op.py | the operators in the graph |
-| gradients.py, reduce_pass.py | the pass |
-| options.py, backend.py, variants.py | `torch.compile(model, backend="kadril")` |
+| gradient_plan.py | the protocol: who owns which gradient, and how it gets there |
+| trainer_plan.py | the plan of a trainer, which hands gradients to its carrier (../reduction) |
+| owner_plan.py | a plan without a trainer: each gradient is reduced to one rank, in place |
+| registry.py | plans under keys, by which compiled graphs find them |
+| graph_gradients.py | which nodes of a backward graph make the gradients of which parameters |
+| reduce_pass.py, operators.py | the pass, and the operators that it puts into the graph |
+| backend.py, options.py, variants.py | `torch.compile(model, backend="kadril")` |
 | optimized_model.py, backward_pass.py | the same by the names of MXNet's pass |
-| liveness.py, explanation.py, picture.py | bytes live in a graph, before and after |
+| example_run.py | runs a model once, to have it compiled |
+| explain_graph.py, explanation.py | bytes live in a graph, before and after the pass |
+| liveness.py, picture.py | how they are counted and drawn |
 
 Names are imported when first used: most trainings need none of them.
 """
@@ -26,11 +31,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kadril.sharded.graph.backend import kadril_backend, register_backend
     from kadril.sharded.graph.backward_pass import backward
-    from kadril.sharded.graph.explanation import Explanation, GraphExplanation, explain
+    from kadril.sharded.graph.explain_graph import explain
+    from kadril.sharded.graph.explanation import Explanation, GraphExplanation
+    from kadril.sharded.graph.gradient_plan import GradientPlan
     from kadril.sharded.graph.optimized_model import optimize_for
     from kadril.sharded.graph.options import CompileOptions, backward_options, graph_pass_options
-    from kadril.sharded.graph.owners import OwnerPlan
-    from kadril.sharded.graph.plan import GradientPlan, Registration, register_plan
+    from kadril.sharded.graph.owner_plan import OwnerPlan
+    from kadril.sharded.graph.registry import Registration, register_plan
 
 __all__ = [
     "CompileOptions",
@@ -52,18 +59,18 @@ __all__ = [
 HOMES = {
     "CompileOptions": "options",
     "Explanation": "explanation",
-    "GradientPlan": "plan",
+    "GradientPlan": "gradient_plan",
     "GraphExplanation": "explanation",
-    "OwnerPlan": "owners",
-    "Registration": "plan",
+    "OwnerPlan": "owner_plan",
+    "Registration": "registry",
     "backward": "backward_pass",
     "backward_options": "options",
-    "explain": "explanation",
+    "explain": "explain_graph",
     "graph_pass_options": "options",
     "kadril_backend": "backend",
     "optimize_for": "optimized_model",
     "register_backend": "backend",
-    "register_plan": "plan",
+    "register_plan": "registry",
 }
 
 

@@ -18,8 +18,8 @@ from torch._functorch import config as functorch_config
 
 from kadril.errors import StateError, UnsupportedError
 from kadril.sharded.graph.options import CompileOptions
-from kadril.sharded.graph.plan import Registration, find_plan, registration
 from kadril.sharded.graph.reduce_pass import reduce_gradients
+from kadril.sharded.graph.registry import Registration, find_plan, registration
 from kadril.sharded.graph.variants import Variants
 
 __all__ = ["compile_graph", "input_names", "kadril_backend", "register_backend"]
@@ -36,7 +36,7 @@ def kadril_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """A backend of `torch.compile`; see `CompileOptions` for its options.
+    """Compile a graph of dynamo, as a backend of `torch.compile`; see `CompileOptions`.
 
     Raises:
         ValueError: an option that there is not, or a mode.
@@ -117,7 +117,7 @@ def check_torch() -> None:
 
 
 def compile_settings() -> dict[str, bool]:
-    """How AOTAutograd is to compile."""
+    """Return the settings of AOTAutograd."""
     settings = {
         # Its cache is keyed by the graph before the edit: with it a rank would load the graph of
         # another rank, where others are the owners. Inductor's own cache sees the edited graph.
@@ -136,7 +136,7 @@ def compile_eagerly(
     options: CompileOptions,
     edit: Callable[[fx.Graph], None],
 ) -> Callable[..., Any]:
-    """Let Python run the nodes of both graphs."""
+    """Compile a graph so that Python runs the nodes of both graphs."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -154,7 +154,7 @@ def compile_eagerly(
 
 
 def run_boxed(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-    """A graph as a function of a list, which it empties: a value is freed after its last use."""
+    """Make a function of a graph; it empties its argument list, so values are freed after use."""
     from torch.fx.graph import _BoxedCodeGen
 
     module.graph.set_codegen(_BoxedCodeGen())
@@ -174,7 +174,7 @@ def compile_with_inductor(
     options: CompileOptions,
     edit: Callable[[fx.Graph], None],
 ) -> Callable[..., Any]:
-    """Let inductor make C++ of both graphs."""
+    """Compile a graph by inductor, which makes C++ of both graphs."""
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def compile_inner(graph: fx.GraphModule, examples: Sequence[Any], **arguments: Any) -> Any:
@@ -195,7 +195,7 @@ def compile_with_inductor(
 def trained_places(
     module: fx.GraphModule, inputs: Sequence[Any]
 ) -> list[tuple[torch.Tensor, int | None]]:
-    """The parameters that get gradients, and where among the inputs; None if the module has it."""
+    """Return the parameters that get gradients, and their inputs; None if the module has it."""
     if not torch.is_grad_enabled():
         return []
     num_held = len(forward_inputs(module, ()))
@@ -207,7 +207,7 @@ def trained_places(
 
 
 def choose_plan(options: CompileOptions, parameters: Sequence[torch.Tensor]) -> Registration | None:
-    """The plan that the options name, or that knows the parameters; None where none is needed."""
+    """Return the plan that the options name, or that knows the parameters; None if not needed."""
     if not parameters:
         return None
     if options.plan is not None:
@@ -227,7 +227,7 @@ def choose_plan(options: CompileOptions, parameters: Sequence[torch.Tensor]) -> 
 def input_names(
     module: fx.GraphModule, inputs: Sequence[Any], found: Registration
 ) -> list[str | None]:
-    """The name of the parameter at each input of the forward graph, None for other inputs."""
+    """Return the name of the parameter at each input of the forward graph, None for others."""
     return [
         found.plan.name_of(each) if isinstance(each, torch.Tensor) else None
         for each in forward_inputs(module, inputs)
@@ -235,7 +235,7 @@ def input_names(
 
 
 def forward_inputs(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """What AOTAutograd takes as inputs: what the module holds by itself comes first."""
+    """Return what AOTAutograd takes as inputs: what the module holds by itself comes first."""
     held: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     held.update(module.named_buffers(remove_duplicate=False))
     return [*held.values(), *inputs]

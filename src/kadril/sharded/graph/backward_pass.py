@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kadril.sharded.graph.plan import Registration, registration
+from kadril.sharded.graph.registry import Registration, registration
 
 __all__ = ["backward"]
 
@@ -21,7 +21,7 @@ def backward(
     gradient: torch.Tensor | None = None,
     retain_graph: bool = False,
 ) -> None:
-    """`loss.backward()` of a model compiled with the graph pass.
+    """Run `loss.backward()` of a model compiled with the graph pass.
 
         backward_options = trainer.generate_backward_options()
         backward(loss, backward_option=backward_options)
@@ -38,8 +38,8 @@ def backward(
     Args:
         loss: what to differentiate.
         backward_option: from `trainer.generate_backward_options()`.
-        gradient: as of `Tensor.backward`.
-        retain_graph: as of `Tensor.backward`.
+        gradient: see `Tensor.backward`.
+        retain_graph: see `Tensor.backward`.
 
     Raises:
         ValueError: options that there are not, or of another rank.
@@ -61,7 +61,7 @@ def backward(
 
 
 def check_options(options: Mapping[str, Any]) -> Registration:
-    """The plan that the options speak of."""
+    """Return the plan that the options name."""
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown or "plan" not in options:
         what = f"unknown option(s) {', '.join(unknown)}" if unknown else "there is no option 'plan'"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import fx
 
-from kadril.sharded.graph.gradients import storage_bytes, storage_key
+from kadril.sharded.graph.graph_gradients import storage_bytes, storage_key
 
 __all__ = ["NodeMemory", "live_memory"]
 
@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 
 def live_memory(graph: fx.Graph) -> list[NodeMemory]:
-    """What each node but the inputs makes, and what is live while it runs, in order."""
+    """Return what each node but the inputs makes, and what is live while it runs, in order."""
     nodes = list(graph.nodes)
     spans = dict(storage_spans(nodes))
     changes = [0] * (len(nodes) + 1)
@@ -55,7 +55,7 @@ def live_memory(graph: fx.Graph) -> list[NodeMemory]:
 
 
 def storage_spans(nodes: list[fx.Node]) -> Iterator[tuple[int, Span]]:
-    """Each storage that the graph is the last to hold."""
+    """Yield each storage that the graph is the last to hold."""
     places = {node: place for place, node in enumerate(nodes)}
     relatives: dict[int, list[fx.Node]] = {}
     for node in nodes:
@@ -72,7 +72,7 @@ def storage_spans(nodes: list[fx.Node]) -> Iterator[tuple[int, Span]]:
 
 
 def target_name(node: fx.Node) -> str:
-    """What a node does, in a word."""
+    """Name the operator of a node."""
     if node.op == "output":
         return "output"
     return str(getattr(node.target, "__name__", node.target))

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from kadril.sharded.graph.backend import kadril_backend
+from kadril.sharded.graph.example_run import remember, run_example
 from kadril.sharded.graph.options import CompileOptions
-from kadril.sharded.graph.rehearsal import rehearse, remember
 
 __all__ = ["PASS", "optimize_for"]
 
@@ -39,7 +39,7 @@ def optimize_for(
             takes it as its example.
         backend: "add_reduce_op".
         fullgraph: raise where the model cannot become one graph.
-        dynamic: as for `torch.compile`.
+        dynamic: see `torch.compile`.
         options: those of `CompileOptions`, usually from `trainer.generate_graph_pass_options()`.
 
     Returns:
@@ -56,6 +56,6 @@ def optimize_for(
         model, backend=kadril_backend, options=options, fullgraph=fullgraph, dynamic=dynamic
     )
     if x is not None:
-        rehearse(model, compiled, x)
+        run_example(model, compiled, x)
         remember(model, x)
     return compiled

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-from kadril.sharded.graph.plan import Registration, registration
+from kadril.sharded.graph.registry import Registration, registration
 
 __all__ = ["CompileOptions", "Order", "backward_options", "graph_pass_options"]
 
@@ -91,7 +91,7 @@ def check_description(chosen: CompileOptions, options: Mapping[str, Any]) -> Non
 
 
 def graph_pass_options(found: Registration) -> dict[str, Any]:
-    """What `optimize_for` takes as keywords: the plan, and for the reader what is in it."""
+    """Return keywords of `optimize_for`: the plan, and for the reader what is in it."""
     plan = found.plan
     return {
         "plan": found.key,
@@ -104,5 +104,5 @@ def graph_pass_options(found: Registration) -> dict[str, Any]:
 
 
 def backward_options(found: Registration) -> dict[str, Any]:
-    """What `backward` takes: the plan, and that gradients of other owners are to be dropped."""
+    """Return options of `backward`: the plan, and that gradients of other owners are dropped."""
     return {"plan": found.key, "partition_grad": True, "current_rank": found.plan.rank}

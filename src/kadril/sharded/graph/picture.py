@@ -25,7 +25,7 @@ class Curve(NamedTuple):
 
 
 def curve_of(graph: GraphExplanation) -> Curve:
-    """Both curves over the nodes of the edited graph; a new node has what came before it."""
+    """Return both curves over the nodes of the edited graph; a new node has its predecessor's."""
     old = {node.name: node.live for node in graph.before}
     before: list[int] = []
     for node in graph.after:
@@ -54,7 +54,7 @@ def draw(graphs: Sequence[GraphExplanation], path: Path, title: str) -> Path:
 
 
 def svg(graphs: Sequence[GraphExplanation], title: str) -> str:
-    """The picture as text."""
+    """Return the picture as SVG."""
     height = MARGIN + len(graphs) * (PANEL + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
@@ -72,7 +72,7 @@ def svg(graphs: Sequence[GraphExplanation], title: str) -> str:
 
 
 def panel(graph: GraphExplanation, top: int, number: int) -> list[str]:
-    """One graph: an area for each curve, a tick for each reduction, names on hover."""
+    """Draw one graph: an area for each curve, a tick for each reduction, names on hover."""
     curve = curve_of(graph)
     most = max(*curve.before, *curve.after, 1)
     step = (WIDTH - 2 * MARGIN) / len(curve.after)
@@ -113,7 +113,7 @@ def panel(graph: GraphExplanation, top: int, number: int) -> list[str]:
 
 
 def draw_png(graphs: Sequence[GraphExplanation], path: Path, title: str) -> None:
-    """The same by matplotlib."""
+    """Draw the picture by matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

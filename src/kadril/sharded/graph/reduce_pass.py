@@ -20,16 +20,17 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import fx
 
-from kadril.sharded.graph.gradients import (
+from kadril.sharded.graph.gradient_plan import GradientPlan
+from kadril.sharded.graph.graph_gradients import (
     ParameterGradient,
     find_gradients,
     output_node,
     storage_key,
     value_of,
 )
-from kadril.sharded.graph.op import BEGIN, REDUCE, SEND
+from kadril.sharded.graph.operators import BEGIN, REDUCE, SEND
 from kadril.sharded.graph.options import Order
-from kadril.sharded.graph.plan import GradientPlan, Registration
+from kadril.sharded.graph.registry import Registration
 
 __all__ = ["reduce_gradients"]
 
@@ -74,7 +75,7 @@ def reduce_gradients(
 def put_in_order(
     gradients: Iterable[ParameterGradient], found: Registration, order: Order
 ) -> list[ParameterGradient]:
-    """Gradients in the order of the reductions."""
+    """Return gradients in the order of the reductions."""
     by_name = {gradient.name: gradient for gradient in gradients}
     if order == "parameters":
         names = [name for name in reversed(found.plan.names) if name in by_name]
@@ -89,7 +90,7 @@ def add_reductions(
     found: Registration,
     partition_grad: bool,
 ) -> None:
-    """Phase 1: a reduction after each gradient's node, and not before the previous reduction."""
+    """Add a reduction after each gradient's node, and after the previous reduction (phase 1)."""
     plan, total = found.plan, len(gradients)
     places = {node: place for place, node in enumerate(graph.nodes)}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
@@ -154,7 +155,7 @@ def add_copy(graph: fx.Graph, gradient: ParameterGradient, after: fx.Node) -> fx
 def drop_outputs(
     graph: fx.Graph, gradients: Iterable[ParameterGradient], plan: GradientPlan
 ) -> None:
-    """Phase 2: what another rank owns leaves the outputs, so its last use is the reduction."""
+    """Take what another rank owns out of the outputs: its last use is the reduction (phase 2)."""
     for gradient in gradients:
         if plan.owner_of(gradient.name) != plan.rank:
             set_output(graph, gradient.output, None)
@@ -170,7 +171,7 @@ def set_output(graph: fx.Graph, place: int, node: fx.Node | None) -> None:
 
 
 def fake_mode_of(node: fx.Node) -> torch._subclasses.FakeTensorMode:
-    """The mode in which the values of a graph's nodes were made."""
+    """Return the mode in which the values of a graph's nodes were made."""
     value = value_of(node)
     assert isinstance(value, torch._subclasses.FakeTensor)  # noqa: S101 - AOTAutograd makes no others
     return value.fake_mode

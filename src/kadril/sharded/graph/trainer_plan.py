@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from kadril.errors import StateError
-from kadril.sharded.graph.plan import Registration, note_change, register_plan
+from kadril.sharded.graph.registry import Registration, note_change, register_plan
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.gradients import ReducedGradients
+from kadril.sharded.reduction.reduced_gradients import ReducedGradients
 
-__all__ = ["GraphPlan"]
+__all__ = ["TrainerPlan"]
 
 
-class GraphPlan:
+class TrainerPlan:
     """Takes gradients out of compiled backward graphs; a `GradientPlan`.
 
     Each rank gets its part of every gradient, so graphs hand none of them out. What comes outside
@@ -37,6 +37,7 @@ class GraphPlan:
     def refresh(self) -> None:
         """Take in parameters that were added."""
         self.names = tuple(self._shards.parameters.names)
+        self._places = {name: place for place, name in enumerate(self.names)}
         note_change()
 
     def register(self) -> Registration:
@@ -44,24 +45,24 @@ class GraphPlan:
         return register_plan(self)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name of a parameter."""
+        """Return the name of a parameter."""
         place = self._shards.parameters.place_of(parameter)
         return None if place is None else self._shards.parameters.names[place]
 
     def parameter_of(self, name: str) -> torch.Tensor:
-        """The parameter of a name."""
-        return self._shards.parameters.tensors[self._shards.parameters.names.index(name)]
+        """Return the parameter of a name."""
+        return self._shards.parameters.tensors[self._places[name]]
 
     @property
     def owners(self) -> dict[str, int]:
-        """The rank that has most of each gradient."""
+        """Rank that has most of each gradient, by name."""
         return self._shards.owners()
 
     def owner_of(self, name: str) -> None:
-        """No rank gets a whole gradient."""
+        """Return None: no rank gets a whole gradient."""
 
     def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
-        """Give each rank its part of a gradient; collective."""
+        """Send a gradient to its owners as hooks do; not collective, so the label is not needed."""
         if name not in self._dropped:
             return  # it is handed out too, and will be reduced from `.grad`
         if self._gradients.stage == 1:
@@ -69,10 +70,8 @@ class GraphPlan:
                 f"the compiled graph gives the gradient of {name!r} away, but the trainer keeps"
                 " gradients: make it with stage=2, or compile with partition_grad=False"
             )
-        place = self._shards.parameters.names.index(name)
-        with torch.no_grad():
-            self._gradients.reduce_one(place, gradient, label)
+        self._gradients.arrived_in_graph(self._places[name], gradient)
 
     def note_dropped(self, name: str) -> None:
-        """A compiled graph does not hand this gradient out."""
+        """Note that a compiled graph does not hand this gradient out."""
         self._dropped.add(name)

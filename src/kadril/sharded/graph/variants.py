@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from kadril.sharded.graph.plan import Registration, living_serials, num_changes
+from kadril.sharded.graph.registry import Registration, living_serials, num_changes
 
 __all__ = ["Variants"]
 
@@ -76,7 +76,7 @@ class Variants:
         return (code or self._made_for(found, names, inputs))(*inputs)
 
     def _made_for(self, found: Registration, names: Names, inputs: Sequence[Any]) -> Code:
-        """Code for other parameters than those that dynamo has seen.
+        """Return code for other parameters than those that dynamo has seen.
 
         That is compiled outside of dynamo, which alone knows how sizes hang together; so it is for
         the sizes at hand, where they may change.
@@ -87,7 +87,7 @@ class Variants:
         return self._made[key]
 
     def _forget(self) -> None:
-        """Plans have come, gone or changed: who knows which parameter has to be asked anew."""
+        """Forget who knows which parameter: plans have come, gone or changed."""
         self._num_changes = num_changes()
         self._known.clear()
         living = living_serials()
@@ -95,7 +95,7 @@ class Variants:
 
 
 def copy_of(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph for a compiler, which may change what it gets."""
+    """Copy a graph for a compiler, which may change what it gets."""
     made = fx.GraphModule(module, copy.deepcopy(module.graph))
     made.meta = module.meta
     return made
@@ -115,7 +115,7 @@ def is_dynamic(module: fx.GraphModule) -> bool:
 
 
 def sizes_of(inputs: Sequence[Any]) -> object:
-    """What code may be made for."""
+    """Return the sizes of inputs, for which code may be made."""
     return tuple(
         (tuple(each.shape), each.stride()) if isinstance(each, torch.Tensor) else each
         for each in inputs

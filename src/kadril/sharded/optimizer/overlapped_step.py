@@ -19,7 +19,7 @@ import torch
 from kadril.sharded.optimizer.supported_optimizers import is_of_torch
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.courier import Courier
+from kadril.sharded.reduction.communication_thread import CommunicationThread
 
 __all__ = ["scale_gradients", "step_and_publish"]
 
@@ -30,7 +30,7 @@ NUM_PORTIONS = 4
 def step_and_publish(
     optimizer: torch.optim.Optimizer,
     shards: Shards,
-    courier: Courier | None,
+    thread: CommunicationThread | None,
     arguments: Mapping[str, Any],
 ) -> None:
     """Step this rank's pieces, and let all ranks have them; collective.
@@ -38,11 +38,11 @@ def step_and_publish(
     Args:
         optimizer: optimizer of the pieces.
         shards: all parameters.
-        courier: the thread that gathers beside the step; None to gather after it.
+        thread: the thread that gathers beside the step; None to gather after it.
         arguments: further arguments of the optimizer's `step`.
     """
     has_shared = any(bucket.is_shared for bucket in shards.buckets)
-    if courier is None or has_shared or not may_be_portioned(optimizer):
+    if thread is None or has_shared or not may_be_portioned(optimizer):
         optimizer.step(**arguments)
         shards.publish()
         return
@@ -50,8 +50,8 @@ def step_and_publish(
         with only_pieces_of(optimizer, portion):
             optimizer.step(**arguments)
         for bucket in portion:
-            courier.submit(bucket.gather)
-    courier.wait()
+            thread.submit(bucket.gather)
+    thread.wait()
 
 
 def may_be_portioned(optimizer: torch.optim.Optimizer) -> bool:

@@ -80,8 +80,8 @@ class Bucket:
         keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
         is_shared: whether all ranks use the same memory, so that nothing has to be gathered.
         mask: a bit for each of its parameters, at its place among all.
-        num_missing: members that got no gradient since the last reduction.
-        is_filled: of each member, whether the gradient memory holds something of this round.
+        is_filled: whether the gradient memory holds sums of this round.
+        has_news: whether these have changed since the pieces were given them.
     """
 
     def __init__(
@@ -106,9 +106,8 @@ class Bucket:
         self.keeps_shape = False
         self.is_shared = False
         self.flat = torch.empty(0)
-        self.arrived: set[int] = set()
-        self.num_missing = len(self.members)
-        self.is_filled = [False] * len(self.members)
+        self.is_filled = False
+        self.has_news = False
         self._gradients: torch.Tensor | None = None
         self._views: tuple[int | None, list[torch.Tensor]] = (None, [])
         # Shape, strides and first element of each member in memory of the bucket's length.
@@ -211,7 +210,7 @@ class Bucket:
         return [None] * len(self.members)
 
     def take(self, *, gives_back: bool) -> list[torch.Tensor | None]:
-        """What the parameters have as gradients; counts anew.
+        """Return what the parameters have as gradients.
 
         Args:
             gives_back: whether the parameters are to have none from now on.
@@ -223,7 +222,6 @@ class Bucket:
         if gives_back:
             for _, _, tensor in self.members:
                 tensor.grad = None
-        self.forget_arrivals()
         return taken
 
     def reduce(
@@ -243,8 +241,8 @@ class Bucket:
             keeps: False where the sum is of no use to this rank.
         """
         source = self.collect(taken, scratch)
-        is_fresh = keeps and not any(self.is_filled)
-        target = self.gradients if is_fresh else torch.empty_like(self.gradients)
+        is_first = keeps and not self.is_filled
+        target = self.gradients if is_first else torch.empty_like(self.gradients)
         self.transport.reduce_scatterv(
             source,
             target,
@@ -256,9 +254,13 @@ class Bucket:
         del source
         if not keeps:
             return
-        if not is_fresh:
-            self.add(target)
-        self.is_filled = [True] * len(self.members)
+        if not is_first:
+            self.gradients.add_(target)
+        self.note_sum()
+
+    def note_sum(self) -> None:
+        """Note that the gradient memory holds a sum that the pieces have not been given."""
+        self.is_filled = self.has_news = True
 
     def collect(self, taken: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
         """The gradients of all members, one after the other; in place where there is only one."""
@@ -295,31 +297,9 @@ class Bucket:
             flat.as_strided(shape, strides, first + begin) for shape, strides, begin in self._lies
         ]
 
-    def add(self, more: torch.Tensor) -> None:
-        """Add to the gradients of members that have any, and begin those of the others."""
-        if all(self.is_filled):
-            self.gradients.add_(more)
-            return
-        for each in self.pieces:
-            self.add_piece(each, self.view_of(each.piece, more))
-
-    def add_piece(self, own: OwnPiece, more: torch.Tensor) -> None:
-        """As `add`, for one piece."""
-        _ = self.gradients
-        assert own.gradient is not None  # noqa: S101 - made with the memory
-        if self.is_filled[self.places.index(own.piece.entry)]:
-            own.gradient.add_(more)
-        else:
-            own.gradient.copy_(more)
-
-    def forget_arrivals(self) -> None:
-        """Count gradients anew."""
-        self.arrived.clear()
-        self.num_missing = len(self.members)
-
     def begin_round(self) -> None:
         """Give the memory of the gradients back."""
-        self.is_filled = [False] * len(self.members)
+        self.is_filled = self.has_news = False
         self._gradients = None
         for each in self.pieces:
             each.gradient = each.tensor.grad = None

@@ -6,7 +6,8 @@ With stage 2 a gradient goes to its owners during the backward pass, and `.grad`
 they are told: parameters of the trainer get a class of their own, whose `.grad` is the usual one,
 and which warns, once for each trainer, when it is read in vain.
 
-Autograd itself reads and writes gradients in C++ and does not come by.
+Autograd itself reads and writes gradients in C++ and does not come by. The compiler does when it
+traces a model, and is no user to be told.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch._guards import TracingContext
 
 __all__ = ["GradNotice", "layout_of_grad", "raw_grad"]
 
@@ -111,7 +113,8 @@ class GradNotice:
 
     def warn(self) -> None:
         """Warn, where there is a reason and nobody was told."""
-        if not self._was_given and self._giver.has_given_away:
+        is_traced = TracingContext.try_get() is not None
+        if not self._was_given and self._giver.has_given_away and not is_traced:
             self._was_given = True
             warnings.warn(TEXT, UserWarning, stacklevel=5)
 

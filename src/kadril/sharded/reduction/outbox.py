@@ -1,7 +1,7 @@
-"""Outboxes: what each rank of a host has for the others, in memory that all see.
+"""Outboxes in shared memory, and buckets cut into the blocks that go through them.
 
-A rank puts blocks into its own, and takes those that all have posted; nobody waits
-(native/outbox.h).
+A rank posts blocks to its own outbox, and adds up its part of those that all ranks have posted;
+nobody waits (native/outbox.h).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 from kadril.sharded.ownership.shared_memory import share_block
 from kadril.transport.base import Transport
 
-__all__ = ["CutBucket", "cut_bucket", "most_queued_bytes", "open_outbox"]
+__all__ = ["CutBucket", "cut_bucket", "open_outbox", "queue_limit"]
 
-# Of a rank's slots together: this part of all gradients, and the largest that goes at once, within
-# bounds. So a rank may be ahead by some layers, and its outbox is small beside the optimizer state.
+# Size of a rank's outbox: this part of all gradients, or the largest bucket, within bounds. So a
+# rank may be ahead by some layers, and its outbox is small beside the optimizer state.
 SHARE_OF_GRADIENTS = 1 / 32
 LEAST_BYTES = 1 << 16
 MOST_BYTES = 1 << 26
 
 
 class CutBucket(NamedTuple):
-    """A bucket, cut into what is posted and taken at once.
+    """A bucket and its blocks.
 
     Attributes:
         bucket: what is cut.
-        blocks: a piece of each rank's part of it.
+        blocks: each has a piece of each rank's part of the bucket; posted and taken at once.
     """
 
     bucket: Bucket
@@ -56,7 +56,7 @@ def cut_bucket(bucket: Bucket, box: _native.Outbox) -> CutBucket:
 
 
 def slot_bytes_for(bucket_bytes: Sequence[int], size: int) -> int:
-    """Of a slot, for buckets of these sizes."""
+    """Return the size of a slot for buckets of these sizes."""
     wanted = max(
         int(SHARE_OF_GRADIENTS * sum(bucket_bytes)), max(bucket_bytes) * (size - 1) // size
     )
@@ -65,17 +65,17 @@ def slot_bytes_for(bucket_bytes: Sequence[int], size: int) -> int:
     return -(-total // _native.NUM_SLOTS // LINE_BYTES) * LINE_BYTES
 
 
-def most_queued_bytes(box: _native.Outbox, size: int) -> int:
-    """That a rank should hold beside its outbox: as much again."""
+def queue_limit(box: _native.Outbox, size: int) -> int:
+    """Return how many bytes may wait for room in the outbox: as many as it holds."""
     return _native.NUM_SLOTS * box.bytes_for_one * (size - 1)
 
 
 def open_outbox(transport: Transport, bucket_bytes: Sequence[int]) -> _native.Outbox | None:
-    """Outboxes for gradients; collective. None where ranks share no memory.
+    """Make the outboxes of all ranks; collective. None where ranks share no memory.
 
     Args:
         transport: of the ranks.
-        bucket_bytes: what goes at once.
+        bucket_bytes: sizes of the buckets.
     """
     size = transport.size
     if size == 1 or not any(bucket_bytes):

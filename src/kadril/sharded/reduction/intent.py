@@ -1,4 +1,12 @@
-"""Where ranks tell each other what they want to do next, and what they have."""
+"""What ranks intend to do next, and what they have: exchanged before anyone goes on.
+
+    CYCLE     I have a bucket to reduce: who has none takes part with zeros
+    SETTLE    I am done, and so is everyone who says so; or
+    STEP      the same, and I am about to write parameters; LOAD and ADD likewise
+
+So no rank waits for a reduction that a peer has no reason to make, and when all say STEP none is in
+its backward pass any more: the parameters may be written.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +18,10 @@ from typing import NamedTuple
 from kadril.errors import MismatchError
 from kadril.transport.base import Transport
 
-__all__ = ["Agreement", "Wish", "meet"]
+__all__ = ["Agreement", "Intent", "exchange_intents"]
 
 # A row: what ranks have to agree on, and what they tell each other.
-#   | wish | num_drops | digest, 4 | flags | num_posted and has_more, 8 | present | pending |
+#   | intent | num_drops | digest, 4 | flags | num_posted and has_more, 8 | present | pending |
 DIGEST_BYTES = 4
 HEAD_BYTES = 1 + 1 + DIGEST_BYTES
 COUNT_BYTES = 8
@@ -21,8 +29,8 @@ HAS_DROPPED = 1
 HAS_GIVEN = 2
 
 
-class Wish(enum.IntEnum):
-    """What a rank wants when ranks meet."""
+class Intent(enum.IntEnum):
+    """What a rank is about to do."""
 
     CYCLE = 1
     SETTLE = 2
@@ -32,20 +40,21 @@ class Wish(enum.IntEnum):
 
 
 CALLS = {
-    Wish.CYCLE: "backward()",
-    Wish.SETTLE: "allreduce_grads() or clip_grad_norm_()",
-    Wish.STEP: "step() or update()",
-    Wish.LOAD: "load()",
-    Wish.ADD: "add_param_group()",
+    Intent.CYCLE: "backward()",
+    Intent.SETTLE: "allreduce_grads() or clip_grad_norm_()",
+    Intent.STEP: "step() or update()",
+    Intent.LOAD: "load()",
+    Intent.ADD: "add_param_group()",
 }
 
 
 class Agreement(NamedTuple):
-    """What ranks have together.
+    """What all ranks have said, taken together.
 
     Attributes:
         wants_cycle: whether a rank has gradients to reduce.
-        trouble: why they cannot go on together; None where they can, or where one wants a cycle.
+        disagreement: why they cannot go on together; None where they can, or where one wants a
+            cycle.
         present: a bit for each parameter that a rank had a gradient of in this round.
         common: a bit for each that all ranks had one of.
         pending: a bit for each whose gradient waits to be reduced on a rank.
@@ -56,7 +65,7 @@ class Agreement(NamedTuple):
     """
 
     wants_cycle: bool
-    trouble: str | None
+    disagreement: str | None
     present: int
     common: int
     pending: int
@@ -66,13 +75,13 @@ class Agreement(NamedTuple):
 
     def check(self) -> None:
         """Raise `MismatchError` where ranks cannot go on together; on all of them."""
-        if self.trouble is not None:
-            raise MismatchError(self.trouble)
+        if self.disagreement is not None:
+            raise MismatchError(self.disagreement)
 
 
-def meet(
+def exchange_intents(
     transport: Transport,
-    wish: Wish,
+    intent: Intent,
     *,
     num_parameters: int,
     present: int = 0,
@@ -84,12 +93,12 @@ def meet(
     num_posted: int = 0,
     has_more: bool = False,
 ) -> Agreement:
-    """Wait for all ranks, and learn what they want; collective.
+    """Tell all ranks what this one intends and has, and learn the same of them; collective.
 
     Args:
         transport: of the ranks.
-        wish: of this rank.
-        num_parameters: number of bits.
+        intent: of this rank.
+        num_parameters: number of bits in `present` and `pending`.
         present: see `Agreement`.
         pending: see `Agreement`.
         digest: of what has to be the same on all ranks, 32 bits.
@@ -101,11 +110,11 @@ def meet(
     """
     num_bytes = (num_parameters + 7) // 8
     bits = (present.to_bytes(num_bytes, "little"), pending.to_bytes(num_bytes, "little"))
-    head = bytes([wish, num_drops % 256]) + digest.to_bytes(DIGEST_BYTES, "little")
+    head = bytes([intent, num_drops % 256]) + digest.to_bytes(DIGEST_BYTES, "little")
     flags = bytes([HAS_DROPPED * has_dropped | HAS_GIVEN * has_given])
     count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
-    rows = transport.allgather_bytes(head + flags + count + bits[0] + bits[1], name="meet")
-    wants_cycle = any(row[0] == Wish.CYCLE for row in rows)
+    rows = transport.allgather_bytes(head + flags + count + bits[0] + bits[1], name="intents")
+    wants_cycle = any(row[0] == Intent.CYCLE for row in rows)
     are_apart = not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows)
     begin = HEAD_BYTES + 1 + COUNT_BYTES
     middle = begin + num_bytes
@@ -122,25 +131,25 @@ def meet(
 
 
 def end_of(row: bytes) -> int | None:
-    """The last of the blocks of a rank, where it is known."""
+    """Return the number of the last block of a rank, None where it is not known."""
     begin = HEAD_BYTES + 1
     count = int.from_bytes(row[begin : begin + COUNT_BYTES], "little")
-    return None if count & 1 or row[0] == Wish.CYCLE else count >> 1
+    return None if count & 1 or row[0] == Intent.CYCLE else count >> 1
 
 
 def combine(operator: Callable[[int, int], int], rows: Iterable[bytes]) -> int:
-    """The bits of all rows together."""
+    """Combine the bits of all rows."""
     return functools.reduce(operator, (int.from_bytes(row, "little") for row in rows))
 
 
 def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:
-    """Why ranks cannot go on together."""
+    """Say why ranks cannot go on together."""
     odd = next(rank for rank, row in enumerate(rows) if row[:HEAD_BYTES] != rows[0][:HEAD_BYTES])
     rank, odd_rank = transport.world_ranks[0], transport.world_ranks[odd]
     if rows[odd][0] != rows[0][0]:
         return (
-            f"rank {rank} is in {CALLS[Wish(rows[0][0])]} and rank {odd_rank} in"
-            f" {CALLS[Wish(rows[odd][0])]}; make the same calls on every rank"
+            f"rank {rank} is in {CALLS[Intent(rows[0][0])]} and rank {odd_rank} in"
+            f" {CALLS[Intent(rows[odd][0])]}; make the same calls on every rank"
         )
     if rows[odd][1] != rows[0][1]:
         return (

@@ -9,8 +9,9 @@ no compiler may change their order, although they have nothing else in common. T
 how far the pass has come; an operator that finds another number there than its own was moved, and
 says so instead of mixing gradients.
 
-Across ranks the transport compares the label of each call, which has the name, the place and the
-total in it.
+What becomes of a gradient is the plan's business. That of a trainer sends it to its owners as hooks
+do, and waits for nobody. An `OwnerPlan` reduces it with all ranks at the same time: the transport
+compares the label of each call, which has the name, the place and the total in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import torch
 
 from kadril.errors import KadrilError, MismatchError
-from kadril.sharded.graph.plan import Registration, registration
+from kadril.sharded.graph.registry import Registration, registration
 from kadril.sharded.reduction.grad_notice import raw_grad
 
 __all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
@@ -26,7 +27,7 @@ __all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "se
 
 @torch.library.custom_op("kadril::begin_gradients", mutates_args=())
 def begin_gradients(key: str, total: int) -> torch.Tensor:
-    """A token for one run of a graph with `total` gradients."""
+    """Make a token for one run of a graph with `total` gradients."""
     registration(key)  # raises before anything is sent
     return torch.zeros(1, dtype=torch.int64)
 
@@ -88,7 +89,7 @@ def send_gradient(
     elif is_dropped:
         found.dropped.add(name)
     if not is_kept or found.plan.owner_of(name) is not None:
-        reduce_with(found, gradient.contiguous(), name, place, total)
+        reduce_with(found, gradient, name, place, total)
 
 
 @send_gradient.register_fake
@@ -111,7 +112,7 @@ SEND = torch.ops.kadril.send_gradient.default
 
 
 def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -> None:
-    """Count on, or raise where a compiler has changed the order."""
+    """Advance the token, or raise where a compiler has changed the order."""
     turn = int(token)
     if turn != place:
         raise KadrilError(

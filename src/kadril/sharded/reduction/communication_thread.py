@@ -1,4 +1,4 @@
-"""A courier: does reductions one after the other while the backward pass goes on.
+"""A thread that communicates while this rank computes, one task after the other.
 
 Over a network a reduction is mostly waiting, for which a thread of its own is just right. On shared
 memory it is work of this core itself, and a second thread would only get in the way of the backward
@@ -16,15 +16,15 @@ from typing import TypeAlias
 
 from kadril.transport.base import Transport
 
-__all__ = ["Courier", "courier_for"]
+__all__ = ["CommunicationThread", "communication_thread_for"]
 
 logger = logging.getLogger("kadril")
 
-Task: TypeAlias = Callable[[], None]
+Task: TypeAlias = Callable[[], object]
 
 
-class Courier:
-    """Runs tasks in the order in which they came, in one thread, which begins with the first."""
+class CommunicationThread:
+    """Runs tasks in the order in which they came; the thread starts with the first of them."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -32,10 +32,10 @@ class Courier:
         self._errors: list[BaseException] = []
 
     def submit(self, task: Task) -> None:
-        """Have a task done.
+        """Queue a task.
 
         Raises:
-            BaseException: what an earlier one raised; this one is not done then, nor any other.
+            BaseException: what an earlier task raised; neither this one nor any other is run then.
         """
         self._raise_error()
         if not self._is_started:
@@ -66,8 +66,8 @@ class Courier:
             raise error
 
 
-def courier_for(transport: Transport) -> Courier | None:
-    """One for work on a transport; None where it is better done in its place, or has to be."""
+def communication_thread_for(transport: Transport) -> CommunicationThread | None:
+    """Make a thread for a transport; None where calls are better made by the caller, or must be."""
     if not transport.overlaps:
         return None
     if not transport.takes_any_thread:
@@ -77,7 +77,7 @@ def courier_for(transport: Transport) -> Courier | None:
             " mpi4py.MPI is imported"
         )
         return None
-    return Courier()
+    return CommunicationThread()
 
 
 def work(tasks: queue.SimpleQueue[Task | None], errors: list[BaseException]) -> None:

@@ -1,4 +1,4 @@
-"""Run a model once to have it compiled, and leave no trace of it but the example."""
+"""Run a model once on an example to have it compiled; nothing else of it changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["example_of", "original", "rehearse", "remember"]
+__all__ = ["example_of", "original", "remember", "run_example"]
 
 # What a model was compiled for, for as long as it lives.
 examples: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
 def original(model: nn.Module) -> nn.Module:
-    """The model itself, where it is given as `torch.compile` has wrapped it."""
+    """Return the model itself, where it is given as `torch.compile` has wrapped it."""
     found: nn.Module = getattr(model, "_orig_mod", model)
     return found
 
@@ -28,7 +28,7 @@ def remember(model: nn.Module, x: Any) -> None:
 
 
 def example_of(model: nn.Module) -> Any:
-    """What a model was compiled for.
+    """Return what a model was compiled for.
 
     Raises:
         ValueError: it is not known.
@@ -42,7 +42,7 @@ def example_of(model: nn.Module) -> Any:
         ) from None
 
 
-def rehearse(model: nn.Module, forward: Callable[..., Any], x: Any) -> None:
+def run_example(model: nn.Module, forward: Callable[..., Any], x: Any) -> None:
     """Call `forward` with an example, then put buffers and random numbers back.
 
     Gradients are recorded, so that the backward graphs are made too; they are not run, so nothing

@@ -30,7 +30,7 @@ class ParameterGradient(NamedTuple):
 def find_gradients(
     graph: fx.Graph, names: Sequence[str | None], shapes: Mapping[str, torch.Size]
 ) -> list[ParameterGradient]:
-    """The gradients of named parameters, in the order in which the graph makes them.
+    """Find the gradients of named parameters, in the order in which the graph makes them.
 
     Args:
         graph: a backward graph.
@@ -66,26 +66,26 @@ def find_gradients(
 
 
 def output_node(graph: fx.Graph) -> fx.Node:
-    """The node that holds the outputs."""
+    """Return the node that holds the outputs."""
     output: fx.Node
     (output,) = graph.find_nodes(op="output")
     return output
 
 
 def value_of(node: fx.Node) -> torch.Tensor | None:
-    """The fake tensor that stands for what a node makes; None where that is no tensor."""
+    """Return the fake tensor that stands for what a node makes; None where that is no tensor."""
     value: Any = node.meta.get("val")
     return value if isinstance(value, torch.Tensor) else None
 
 
 def storage_key(node: fx.Node) -> int | None:
-    """Something that nodes have in common if, and only if, their tensors share memory."""
+    """Return a key that nodes have in common if, and only if, their tensors share memory."""
     value = value_of(node)
     return None if value is None else value.untyped_storage()._cdata
 
 
 def storage_bytes(node: fx.Node) -> int:
-    """Size of the memory behind a node's tensor; what is dynamic counts as in the example."""
+    """Return the size of the memory behind a node's tensor; dynamic sizes as in the example."""
     value = value_of(node)
     if value is None:
         return 0
@@ -96,5 +96,5 @@ def storage_bytes(node: fx.Node) -> int:
 
 
 def hint(length: int | torch.SymInt) -> int:
-    """A length as it was when the graph was made."""
+    """Return a length as it was when the graph was made."""
     return length if isinstance(length, int) else int(length.node.hint)

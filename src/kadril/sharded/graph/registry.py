@@ -1,4 +1,4 @@
-"""Who owns which gradient, and how it gets there: what the graph pass has to know of a trainer.
+"""Gradient plans under keys, by which compiled graphs find them.
 
 A compiled graph is code that outlives the call that made it, and its operators take only tensors,
 numbers and text. So a plan is registered under a key, which is text, and found by it at run time:
@@ -13,15 +13,14 @@ import itertools
 import logging
 import weakref
 from collections.abc import Iterable
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
 from kadril.errors import StateError
+from kadril.sharded.graph.gradient_plan import GradientPlan
 
 __all__ = [
-    "GradientPlan",
     "Registration",
     "find_plan",
     "living_serials",
@@ -32,58 +31,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("kadril")
-
-
-class GradientPlan(Protocol):
-    """Takes gradients to their owners; a trainer is one.
-
-    Attributes:
-        names: of the parameters, in the order of the model; the same on all ranks.
-        rank: of this process in the group that shares the gradients.
-        size: of that group.
-    """
-
-    names: tuple[str, ...]
-    rank: int
-    size: int
-
-    def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name of a parameter, by identity; None where it is not one of this plan's."""
-        ...
-
-    def parameter_of(self, name: str) -> torch.Tensor:
-        """The parameter of a name."""
-        ...
-
-    def owner_of(self, name: str) -> int | None:
-        """The rank that gets the whole gradient; None where each rank gets a part of it.
-
-        Where it is None the plan keeps what it needs by itself in `reduce_gradient`; and it gets a
-        gradient there only if it does not get it in `.grad`.
-        """
-        ...
-
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
-        """Take a gradient to where it belongs; called on all ranks, in one order.
-
-        On the owner the reduced gradient replaces `gradient`, in place. Elsewhere `gradient` must
-        not be changed: other nodes of the graph may still read it.
-
-        Args:
-            name: of the parameter.
-            gradient: contiguous, of the parameter's shape. Its memory is the graph's, which uses it
-                for something else after the call: what is wanted later has to be copied, a
-                reference is not enough.
-            label: what this call is, the same on all ranks; for the transport to compare.
-
-        Raises:
-            MismatchError: ranks come with different gradients; on all ranks.
-        """
-        ...
-
-    def note_dropped(self, name: str) -> None:
-        """Learn that a compiled graph gives this rank no gradient for a parameter."""
-        ...
 
 
 _serials = itertools.count()
@@ -131,18 +78,18 @@ _num_changes = next(_changes)
 
 
 def note_change() -> None:
-    """Plans know other parameters than before."""
+    """Count a change: plans know other parameters than before."""
     global _num_changes  # noqa: PLW0603 - as the registry itself
     _num_changes = next(_changes)
 
 
 def num_changes() -> int:
-    """Is another number whenever plans have come, gone or changed."""
+    """Return a number that is another one whenever plans have come, gone or changed."""
     return _num_changes
 
 
 def living_serials() -> set[int]:
-    """Of the plans that there are."""
+    """Return the serial numbers of the plans that are registered."""
     return {each.serial for each in list(_registrations.values())}
 
 
@@ -166,7 +113,7 @@ def register_plan(plan: GradientPlan) -> Registration:
 
 
 def registration(key: str) -> Registration:
-    """The registration of a key.
+    """Return the registration of a key.
 
     Raises:
         StateError: there is none, or not any more.
@@ -181,7 +128,7 @@ def registration(key: str) -> Registration:
 
 
 def find_plan(parameters: Iterable[torch.Tensor]) -> Registration | None:
-    """The plan that knows any of these parameters; the latest, where there are several.
+    """Find the plan that knows any of these parameters; the latest, where there are several.
 
     One graph has the reductions of one plan only: those of two would be two chains, which compilers
     of two ranks may interleave differently, and each would wait for the other.

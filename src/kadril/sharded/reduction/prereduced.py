@@ -11,13 +11,13 @@ from kadril.errors import MismatchError
 from kadril.sharded.ownership.bucket import Bucket, check_layout
 from kadril.sharded.ownership.memory_order import flat_order
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.meeting import Wish, meet
+from kadril.sharded.reduction.intent import Intent, exchange_intents
 
-__all__ = ["GivenGradients"]
+__all__ = ["PrereducedGradients"]
 
 
-class Handed:
-    """A gradient that a piece has its part of. It is held, so that no other has its address."""
+class HandedGradient:
+    """A gradient of which a piece has its part; referenced, so that no other gets its address."""
 
     def __init__(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         self._whole = whole
@@ -25,7 +25,7 @@ class Handed:
         self._version = None if storages[0] == storages[1] else whole._version  # of a copy
 
     @staticmethod
-    def is_news(handed: Handed | None, gradient: torch.Tensor | None) -> bool:
+    def differs(handed: HandedGradient | None, gradient: torch.Tensor | None) -> bool:
         """Whether the piece has to be given this gradient in place of the one that it has."""
         if handed is None or gradient is None:
             return (handed is None) != (gradient is None)
@@ -34,7 +34,7 @@ class Handed:
         return handed._version is not None and gradient._version != handed._version
 
 
-class GivenGradients:
+class PrereducedGradients:
     """Takes this rank's part of what the parameters have; see `Gradients`.
 
     Nothing is copied but gradients that are not contiguous.
@@ -48,7 +48,7 @@ class GivenGradients:
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
         self.agreed = 0
-        self._handed: dict[int, Handed] = {}  # by place of the parameter
+        self._handed: dict[int, HandedGradient] = {}  # by place of the parameter
         self._was_compared = False
 
     @property
@@ -56,7 +56,7 @@ class GivenGradients:
         """Whether a gradient is another one than the pieces have. What is added to it they see."""
         gradients = [tensor.grad for tensor in self.shards.parameters.tensors]
         return any(
-            Handed.is_news(self._handed.get(own.piece.entry), gradients[own.piece.entry])
+            HandedGradient.differs(self._handed.get(own.piece.entry), gradients[own.piece.entry])
             for own in self.shards.own_pieces()
         )
 
@@ -64,7 +64,7 @@ class GivenGradients:
         """Compare again, with these."""
         self._was_compared = False
 
-    def settle(self, wish: Wish, digest: int = 0) -> None:
+    def settle(self, intent: Intent, digest: int = 0) -> None:
         """Agree on what there is; collective."""
         present = 0
         for bucket in self.shards.buckets:
@@ -72,9 +72,9 @@ class GivenGradients:
                 if tensor.grad is not None:
                     check_layout(entry, tensor.grad.layout)
                     present |= 1 << place
-        agreement = meet(
+        agreement = exchange_intents(
             self.shards.transport,
-            wish,
+            intent,
             num_parameters=len(self.shards.parameters.tensors),
             present=present,
             digest=digest,
@@ -134,7 +134,7 @@ class GivenGradients:
                     flat = flat_order(gradient, entry.dims)
                     gradient = flat[own.piece.begin : own.piece.end]
                 own.tensor.grad = gradient
-                self._handed[own.piece.entry] = Handed(whole, gradient)
+                self._handed[own.piece.entry] = HandedGradient(whole, gradient)
 
     def begin_round(self) -> None:
         """Let go of the gradients."""

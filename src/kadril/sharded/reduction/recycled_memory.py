@@ -1,4 +1,4 @@
-"""Spare memory: that of gradients which are posted, for this rank's sums of them.
+"""Memory of gradients that are posted, used again for this rank's sums of them.
 
 Sums stay until the round ends, and gradients do not. An allocator that lays a sum into the hole
 that a gradient left has no room there for the next gradient, and takes more from the system; that
@@ -19,27 +19,27 @@ import torch
 
 from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 
-__all__ = ["SpareMemory", "has_one_holder"]
+__all__ = ["RecycledMemory", "is_unshared"]
 
 # Less is not worth a place in the list.
 LEAST_BYTES = 1 << 12
 
 
-class SpareMemory:
-    """Memory that nobody needs any more, to be used again."""
+class RecycledMemory:
+    """Pieces of memory that nobody needs any more."""
 
     def __init__(self) -> None:
         self._pieces: list[torch.Tensor] = []
 
     def give(self, memory: torch.Tensor) -> None:
-        """Have contiguous memory of one dim used, from its first line on."""
+        """Add contiguous memory of one dim, from its first cache line on."""
         item = memory.element_size()
         begin = -memory.data_ptr() % LINE_BYTES // item
         if (memory.numel() - begin) * item >= LEAST_BYTES:
             self._pieces.append(memory[begin:])
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Memory for some elements; None where there is not as much in one piece."""
+        """Return memory for some elements; None where no piece is as large."""
         for place, piece in enumerate(self._pieces):
             if piece.dtype == dtype and piece.numel() >= count:
                 del self._pieces[place]
@@ -48,11 +48,11 @@ class SpareMemory:
         return None
 
     def clear(self) -> None:
-        """Let go of all of it."""
+        """Free all pieces."""
         self._pieces.clear()
 
 
-def has_one_holder(tensors: Sequence[torch.Tensor | None]) -> bool:
+def is_unshared(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether this list has the only reference to its only tensor, and that to its memory.
 
     Then nobody sees what is written there. Hooks of users may have kept a gradient, or it may be an

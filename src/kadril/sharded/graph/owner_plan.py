@@ -8,7 +8,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from kadril.errors import StateError
-from kadril.sharded.graph.plan import register_plan
+from kadril.sharded.graph.registry import register_plan
 from kadril.sharded.ownership.partition_rules import owners_of
 from kadril.transport.base import Transport
 
@@ -67,25 +67,25 @@ class OwnerPlan:
 
     @property
     def key(self) -> str:
-        """What compiled graphs know this plan by."""
+        """Key by which compiled graphs find this plan."""
         return self.registration.key
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name of a parameter."""
+        """Return the name of a parameter."""
         return self._names.get(id(parameter))
 
     def parameter_of(self, name: str) -> torch.Tensor:
-        """The parameter of a name."""
+        """Return the parameter of a name."""
         return self._parameters[name]
 
     def owner_of(self, name: str) -> int:
-        """The rank that gets the gradient."""
+        """Return the rank that gets the gradient."""
         return self.owners[name]
 
     def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
-        """Reduce to the owner, in place there."""
+        """Reduce a gradient to its owner, in place there; collective."""
         self.transport.reduce(
-            gradient,
+            gradient.contiguous(),
             self.owners[name],
             prescale=self.prescale,
             postscale=self.postscale,
@@ -115,7 +115,7 @@ class OwnerPlan:
         )
 
     def close(self) -> None:
-        """Let go of the parameters; graphs compiled for this plan raise `StateError` from now."""
+        """Release the parameters; graphs compiled for this plan raise `StateError` from now."""
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
@@ -136,7 +136,7 @@ def check_owners(named: Mapping[str, torch.Tensor], owners: Mapping[str, int], s
 def owners_by_rule(
     named: Mapping[str, torch.Tensor], size: int, rule: str = "greedy"
 ) -> dict[str, int]:
-    """The owner of each parameter that needs a gradient, by "greedy" or "largest_first"."""
+    """Choose the owner of each parameter that needs a gradient, by "greedy" or "largest_first"."""
     trained = {name: each for name, each in named.items() if each.requires_grad}
     sizes = [parameter.numel() for parameter in trained.values()]
     return dict(zip(trained, owners_of(rule, sizes, [False] * len(sizes), size), strict=True))

@@ -1,0 +1,126 @@
+"""Carriers bring gradients to their owners; which one is chosen once, by what the transport can.
+
+| carrier | where | a rank waits for the others |
+|---|---|---|
+| outbox_carrier.py | ranks share memory, stage 2 | where parameters are about to be written |
+| collective_carrier.py | everywhere else | in every reduction, in a thread of its own if it pays |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from kadril.sharded.ownership.bucket import Bucket, Scale
+from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.collective_carrier import CollectiveCarrier
+from kadril.sharded.reduction.communication_thread import CommunicationThread
+from kadril.sharded.reduction.intent import Agreement
+from kadril.sharded.reduction.outbox import open_outbox
+from kadril.sharded.reduction.outbox_carrier import OutboxCarrier
+
+__all__ = ["Ask", "Carrier", "choose_carrier"]
+
+
+class Ask(Protocol):
+    """Exchanges intents with all ranks; collective."""
+
+    def __call__(self, *, num_posted: int = 0, has_more: bool = False) -> Agreement:
+        """Tell all ranks how many blocks this one has posted, and whether it has more."""
+        ...
+
+
+class Carrier(Protocol):
+    """Adds the gradients of all ranks up, each bucket on the ranks that own its parts.
+
+    Buckets are sent in cycles: in the order that was set, alike on all ranks. Sums are kept in
+    `Bucket.gradients`, and those of several cycles add up.
+    """
+
+    def set_order(self, buckets: Sequence[Bucket]) -> None:
+        """Set the order of a cycle, between cycles; alike on all ranks."""
+        ...
+
+    def begin_cycle(self) -> None:
+        """Let the other ranks know that a cycle begins, where they have to take part."""
+        ...
+
+    def send(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
+        """Send the next bucket of the cycle.
+
+        Args:
+            bucket: which.
+            gradients: of its parameters, None where there is none. The carrier owns them now.
+        """
+        ...
+
+    def send_one(self, bucket: Bucket, gradient: torch.Tensor) -> None:
+        """Send the next bucket of the cycle, which has one parameter.
+
+        Args:
+            bucket: which.
+            gradient: of its parameter. The memory is the caller's, who uses it again after the
+                call: what is needed later is copied.
+        """
+        ...
+
+    def reduce(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
+        """Reduce a bucket outside of cycles; collective."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for what is reduced in the background."""
+        ...
+
+    def drain(self, ask: Ask, finish_cycle: Callable[[], None]) -> Agreement:
+        """Bring everything that was sent to its owners, on all ranks; collective.
+
+        Args:
+            ask: tells all ranks what this one intends.
+            finish_cycle: sends what this rank has not sent of a cycle that others have begun.
+
+        Returns:
+            What ranks have agreed on when none has anything more to send.
+
+        Raises:
+            MismatchError: ranks intend different things.
+        """
+        ...
+
+    def drop(
+        self, rest: Sequence[Bucket], forget_sums: Callable[[], None], *, is_held: bool
+    ) -> None:
+        """Forget what was sent; local.
+
+        Args:
+            rest: buckets of the cycle that were not sent; peers count on them, and get nothing.
+            forget_sums: forgets what was added up; called when nothing that was sent before it is
+                added any more.
+            is_held: whether nothing is to be added up from now on, until `restart`.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Add up again what is sent from now on; all ranks know of the drop."""
+        ...
+
+
+def choose_carrier(
+    shards: Shards, scale: Scale, thread: CommunicationThread | None, *, sends_early: bool
+) -> Carrier:
+    """Choose how gradients travel; collective.
+
+    Args:
+        shards: parameters and their buckets.
+        scale: of gradients, before and after they are added up.
+        thread: reduces in the background; None where that does not pay.
+        sends_early: whether gradients are sent during the backward pass.
+    """
+    if sends_early and all(bucket.device.type == "cpu" for bucket in shards.buckets):
+        sizes = [bucket.num_bytes for bucket in shards.buckets if not bucket.plan.is_frozen]
+        box = open_outbox(shards.transport, sizes)
+        if box is not None:
+            return OutboxCarrier(shards, scale, box)
+    return CollectiveCarrier(shards, scale, thread)
