@@ -189,10 +189,10 @@ def test_no_gradient_of_a_graph_is_kept(world: World) -> None:
     seen: list[StorageWeakRef] = []
     alive: list[int] = []
 
-    def note(name: str, gradient: torch.Tensor, label: str) -> None:
+    def note(name: str, gradient: torch.Tensor, label: str, *, is_lent: bool) -> None:
         alive.append(sum(not storage.expired() for storage in seen))
         seen.append(StorageWeakRef(gradient.untyped_storage()))
-        reduce(name, gradient, label)
+        reduce(name, gradient, label, is_lent=True)
 
     plan.reduce_gradient = note  # type: ignore[method-assign]
     for step in range(3):

@@ -76,7 +76,12 @@ def compile_reducing(
         # By its key: compiled code, which may live as long as the process, must not keep a trainer.
         known = registration(key)
         gradients = reduce_gradients(
-            graph, names, known, partition_grad=options.partition_grad, order=options.order
+            graph,
+            names,
+            known,
+            partition_grad=options.partition_grad,
+            order=options.order,
+            reuses_memory=options.inner == "inductor",
         )
         logger.debug(
             "rank %d: %d gradients are reduced in a backward graph", known.plan.rank, len(gradients)

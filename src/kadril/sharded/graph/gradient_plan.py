@@ -38,7 +38,9 @@ class GradientPlan(Protocol):
         """
         ...
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
+    ) -> None:
         """Bring a gradient to its owners.
 
         On a rank that owns all of it the reduced gradient replaces `gradient`, in place. Elsewhere
@@ -46,10 +48,10 @@ class GradientPlan(Protocol):
 
         Args:
             name: of the parameter.
-            gradient: of the parameter's shape, and contiguous on its owner. Its memory is the
-                graph's, which uses it for something else after the call: what is wanted later has
-                to be copied, a reference is not enough.
+            gradient: of the parameter's shape, and contiguous on its owner.
             label: what this call is, for plans whose ranks make it together: name, place and total.
+            is_lent: whether the graph uses the memory for something else after the call, so that
+                what is wanted later has to be copied; otherwise it is enough to keep a reference.
 
         Raises:
             MismatchError: ranks that reduce together come with different gradients; on all of them.

@@ -45,7 +45,7 @@ def reduce_gradient_(
     found = registration(key)
     take_turn(found, token, name, place)
     whole = gradient if gradient.is_contiguous() else gradient.contiguous()
-    reduce_with(found, whole, name, place, total)
+    reduce_with(found, whole, name, place, total, is_lent=True)
     if whole is not gradient:
         gradient.copy_(whole)
 
@@ -66,6 +66,7 @@ def send_gradient(
     place: int,
     total: int,
     is_dropped: bool,
+    is_lent: bool,
 ) -> None:
     """Give a gradient away: to its owner, or each rank its part.
 
@@ -77,6 +78,7 @@ def send_gradient(
         place: of this operator among all of the graph.
         total: number of them.
         is_dropped: whether the graph does not hand the gradient out.
+        is_lent: whether the graph uses its memory for something else after the call.
     """
     found = registration(key)
     take_turn(found, token, name, place)
@@ -89,7 +91,7 @@ def send_gradient(
     elif is_dropped:
         found.dropped.add(name)
     if not is_kept or found.plan.owner_of(name) is not None:
-        reduce_with(found, gradient, name, place, total)
+        reduce_with(found, gradient, name, place, total, is_lent=is_lent)
 
 
 @send_gradient.register_fake
@@ -101,6 +103,7 @@ def _(
     place: int,
     total: int,
     is_dropped: bool,
+    is_lent: bool,
 ) -> None:
     return None
 
@@ -124,11 +127,18 @@ def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -
 
 
 def reduce_with(
-    found: Registration, gradient: torch.Tensor, name: str, place: int, total: int
+    found: Registration,
+    gradient: torch.Tensor,
+    name: str,
+    place: int,
+    total: int,
+    *,
+    is_lent: bool,
 ) -> None:
     """Reduce through the plan; where ranks disagree, say what that means for graphs."""
     try:
-        found.plan.reduce_gradient(name, gradient, f"gradient {place + 1} of {total}: {name}")
+        label = f"gradient {place + 1} of {total}: {name}"
+        found.plan.reduce_gradient(name, gradient, label, is_lent=is_lent)
     except MismatchError as error:
         raise MismatchError(
             f"{error}\nThe backward graphs of the ranks are not the same: this rank came with the"

@@ -276,19 +276,18 @@ class Bucket:
         taken.clear()
         return flat
 
-    def flatten(self, taken: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, bool]:
-        """The same as `collect`, and whether it is a copy; None where there are no gradients."""
+    def flatten(self, taken: list[torch.Tensor | None]) -> torch.Tensor | None:
+        """Return the gradients as `collect` does, in memory of their own; None for no gradients."""
         if len(taken) == 1:
             gradient = taken[0]
             if gradient is None:
-                return None, False
-            flat = flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
-            return flat, flat.data_ptr() != gradient.data_ptr()
+                return None
+            return flat_order(gradient.detach().to(self.dtype), self.members[0][1].dims)
         if all(gradient is None for gradient in taken):
-            return None, False
+            return None
         flat = torch.empty(self.plan.num_elements, dtype=self.dtype, device=self.device)
         copy_gradients(self.views_in(flat), taken)
-        return flat, True
+        return flat
 
     def views_in(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Where each member lies in memory of the bucket's length, in its shape."""

@@ -30,7 +30,6 @@ from kadril.sharded.reduction.bucket_sums import BucketSums
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
 from kadril.sharded.reduction.outbox import CutBucket, cut_bucket, queue_limit
 from kadril.sharded.reduction.outgoing import Outgoing, SendQueue
-from kadril.sharded.reduction.recycled_memory import is_unshared
 
 if TYPE_CHECKING:
     from kadril.sharded.reduction.carrier import Ask
@@ -89,21 +88,23 @@ class OutboxCarrier:
 
     def send(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
         """Queue the gradients of a bucket, and post what there is room for."""
-        is_private = is_unshared(gradients)
-        flat, is_copy = bucket.flatten(gradients)
-        self._queue.append(Outgoing(self._cut(bucket), flat, is_private=is_private or is_copy))
-        del gradients, flat
+        self._enqueue(bucket, gradients)
         self._go_on()
         self._limit_queue()
 
     def send_one(self, bucket: Bucket, gradient: torch.Tensor) -> None:
         """Post a gradient from the caller's memory, and copy what could not be used at once."""
-        flat, is_copy = bucket.flatten([gradient])
-        outgoing = Outgoing(self._cut(bucket), flat, is_private=is_copy)
-        self._queue.append(outgoing)
+        outgoing = self._enqueue(bucket, [gradient])
         self._go_on()
         outgoing.keep()
         self._limit_queue()
+
+    def _enqueue(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> Outgoing:
+        """Queue gradients so that nothing else here refers to them: sums may be laid into them."""
+        outgoing = Outgoing(self._cut(bucket), bucket.flatten(gradients))
+        gradients.clear()
+        self._queue.append(outgoing)
+        return outgoing
 
     def reduce(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
         """Reduce a bucket outside of cycles, with all ranks at the same time."""
@@ -257,7 +258,7 @@ class OutboxCarrier:
         """Queue the rest of a cycle without gradients, and count nothing that was given before."""
         self._queue.drop()
         for bucket in rest:
-            self._queue.append(Outgoing(self._cut(bucket), None, is_private=False))
+            self._queue.append(Outgoing(self._cut(bucket), None))
         self._sums.forget()
         self._is_held |= is_held
         self._num_dropped = self._queue.num_walked

@@ -15,6 +15,7 @@ import torch
 
 from kadril import _native
 from kadril.sharded.reduction.outbox import CutBucket
+from kadril.sharded.reduction.recycled_memory import is_unshared
 
 __all__ = ["Outgoing", "SendQueue"]
 
@@ -28,7 +29,6 @@ class Outgoing:
     Args:
         cut: the bucket and its blocks.
         flat: its gradients, one after the other; None where there are none.
-        is_private: whether nobody else sees that memory.
 
     Attributes:
         has_sum: whether this rank's part is added up in place.
@@ -36,10 +36,10 @@ class Outgoing:
         num_left: blocks that are not added up.
     """
 
-    def __init__(self, cut: CutBucket, flat: torch.Tensor | None, *, is_private: bool) -> None:
+    def __init__(self, cut: CutBucket, flat: torch.Tensor | None) -> None:
         self.cut = cut
-        self.flat = flat
-        self.is_private = is_private
+        # Views keep what they were made of alive; this one is to be the last to hold its memory.
+        self.flat = None if flat is None else flat.data
         self.is_posted = False
         self.has_sum = False
         self.num_left = len(cut.blocks)
@@ -60,6 +60,12 @@ class Outgoing:
         return self._part.data_ptr() - self.cut.bucket.begin * self._part.element_size()
 
     @property
+    def is_private(self) -> bool:
+        """Whether nobody else sees the memory of the gradients."""
+        memory = self._part if self.flat is None else self.flat
+        return memory is not None and is_unshared(memory)
+
+    @property
     def own_part(self) -> torch.Tensor | None:
         """This rank's part of the gradients, where there are any."""
         if self.flat is None:
@@ -77,7 +83,6 @@ class Outgoing:
             part = self.own_part
             self._part = part.clone() if part is not None and self.num_left else None
             self.flat = None
-        self.is_private = True
 
     def drop(self) -> None:
         """Forget the gradients; its blocks are posted empty."""

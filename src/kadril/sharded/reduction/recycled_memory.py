@@ -12,9 +12,6 @@ to align it). So some gradients stay, with sums in them:
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-
 import torch
 
 from kadril.sharded.ownership.ownership_plan import LINE_BYTES
@@ -52,18 +49,14 @@ class RecycledMemory:
         self._pieces.clear()
 
 
-def is_unshared(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether this list has the only reference to its only tensor, and that to its memory.
+def is_unshared(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is no view has the only reference to its memory.
 
     Then nobody sees what is written there. Hooks of users may have kept a gradient, or it may be an
     array of somebody else's.
     """
-    if len(tensors) != 1 or tensors[0] is None or not tensors[0].is_cpu:
+    if not tensor.is_cpu:
         return False
-    # The list has one, and the call that counts another; later Pythons leave that one out.
-    num_uses: int = tensors[0]._use_count()  # type: ignore[attr-defined]
-    if sys.getrefcount(tensors[0]) > 2 or num_uses > 1:
-        return False
-    storage = tensors[0].untyped_storage()
+    storage = tensor.untyped_storage()
     # The tensor has one, `storage` another. What comes from elsewhere cannot be resized.
     return torch._C._storage_Use_Count(storage._cdata) <= 2 and storage.resizable()
