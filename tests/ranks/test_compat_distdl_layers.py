@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distdl_kit import arranged, everyone
 from partition_kit import whole
 
-from kadril.compat.communicator import COMM_NULL, Communicator
+from kadril.compat.communicator import COMM_NULL
 from kadril.compat.distdl_path.distdl import nn as dnn
 from kadril.compat.distdl_path.distdl.backend import backend
 from kadril.compat.distdl_path.distdl.backends.mpi.partition import (
@@ -24,20 +25,8 @@ from kadril.compat.distdl_path.distdl.backends.mpi.partition import (
 from kadril.compat.distdl_path.distdl.functional import ZeroVolumeCorrectorFunction
 from kadril.compat.distdl_path.distdl.utilities.torch import TensorStructure, zero_volume_tensor
 from kadril.compat.reduction_op import OPS
-from kadril.partition import world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
-
-
-def everyone(world: World) -> MPIPartition:
-    return MPIPartition(Communicator(lambda: world_partition(world).group))
-
-
-def arranged(
-    P: MPIPartition, shape: Sequence[int], members: Sequence[int] | None = None
-) -> MPICartesianPartition:
-    chosen = range(int(np.prod(shape))) if members is None else members
-    return P.create_partition_inclusive(chosen).create_cartesian_topology_partition(shape)
 
 
 def scattered(P_world: MPIPartition, P_x: MPICartesianPartition, x: torch.Tensor) -> torch.Tensor:

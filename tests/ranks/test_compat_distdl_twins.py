@@ -6,37 +6,21 @@ The same program gives the same bits with both; what differs is who holds parame
 # ruff: noqa: N803, N806 - P_x: a partition
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from distdl_kit import arranged, beneath, everyone
+from partition_kit import block
 
 from kadril import nn
-from kadril.compat.communicator import Communicator
 from kadril.compat.distdl_path.distdl import nn as dnn
 from kadril.compat.distdl_path.distdl.backends.mpi.partition import (
-    MPICartesianPartition,
     MPIPartition,
 )
-from kadril.compat.distdl_path.distdl.utilities.torch import zero_volume_tensor
-from kadril.partition import Partition, balanced_intervals, world_partition
+from kadril.partition import balanced_intervals
 from kadril.testing import ranks
 from kadril.world import World
-
-
-def everyone(world: World) -> MPIPartition:
-    return MPIPartition(Communicator(lambda: world_partition(world).group))
-
-
-def arranged(P: MPIPartition, shape: Sequence[int]) -> MPICartesianPartition:
-    first = P.create_partition_inclusive(range(math.prod(shape)))
-    return first.create_cartesian_topology_partition(shape)
-
-
-def beneath(P: MPIPartition) -> Partition:
-    assert P._core is not None
-    return P._core
 
 
 def drawn(shape: Sequence[int], seed: int) -> torch.Tensor:
@@ -44,21 +28,16 @@ def drawn(shape: Sequence[int], seed: int) -> torch.Tensor:
     return torch.randn(list(shape), generator=torch.Generator().manual_seed(seed))
 
 
-def block_of(P: MPIPartition, whole: torch.Tensor) -> torch.Tensor:
+def leaf_block(P: MPIPartition, whole: torch.Tensor) -> torch.Tensor:
     """Return this worker's balanced block, as a leaf that wants a gradient."""
-    if not P.active:
-        return zero_volume_tensor(whole.shape[0], requires_grad=True)
-    for dim, (length, place) in enumerate(zip(P.shape.tolist(), P.index.tolist(), strict=True)):
-        here = balanced_intervals(whole.shape[dim], length)[place]
-        whole = whole.narrow(dim, here.start, here.size)
-    return whole.clone().requires_grad_()
+    return block(whole, beneath(P)).clone().requires_grad_()
 
 
 def check_same(P_x: MPIPartition, ours: Any, theirs: Any, shape: Sequence[int]) -> None:
     """Check that output and input gradient of two layers have the same bits."""
     found = []
     for layer in (ours, theirs):
-        x = block_of(P_x, drawn(shape, seed=1))
+        x = leaf_block(P_x, drawn(shape, seed=1))
         y = layer(x)
         y.backward(drawn(y.shape, seed=2))
         assert x.grad is not None
@@ -157,7 +136,7 @@ def test_frozen_parameters(world: World) -> None:
     layer = dnn.DistributedConv2d(P_x, in_channels=1, out_channels=1, kernel_size=3)
     for parameter in layer.parameters():
         parameter.requires_grad_(False)
-    x = block_of(P_x, drawn((1, 1, 8, 8), seed=1))
+    x = leaf_block(P_x, drawn((1, 1, 8, 8), seed=1))
     layer(x).sum().backward()
     assert x.grad is not None
     assert all(parameter.grad is None for parameter in layer.parameters())
@@ -226,8 +205,8 @@ def test_a_program_has_the_same_losses(world: World) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if holds(model) else None
         found = []
         for step in range(3):
-            x = block_of(partitions["x"], drawn((4, 1, 8, 8), 20 + step)).detach()
-            target = block_of(partitions["out"], drawn((4, 3), 30 + step)).detach()
+            x = block(drawn((4, 1, 8, 8), 20 + step), cores["x"])
+            target = block(drawn((4, 3), 30 + step), cores["out"])
             model.zero_grad()
             loss = criterion(model(x), target)
             loss.backward()
