@@ -21,12 +21,13 @@ from torch.nn import functional
 
 from kadril import ops
 from kadril.nn.linear_blocks import first_along_last_axis
-from kadril.nn.sharing import raise_together, refuse_data, same_on_all
+from kadril.nn.sharing import refuse_data, same_on_all
 from kadril.nn.split_state import SplitParameters, SplitWeight
 from kadril.ops.calling import apply, uncompiled
 from kadril.ops.structure import agree
 from kadril.partition import Group, Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
+from kadril.transport.agreement import raise_on_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,7 +174,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
             raise TypeError(
                 f"{self.what}: indices must be of torch.int64 or torch.int32, got {structure.dtype}"
             )
-        raise_together(self._find_wrong(input), everyone, self.what)
+        raise_on_all(everyone.transport, self.what, self._find_wrong(input), ValueError)
         if self.rows is not None:
             return self._look_up_rows(input, self.rows)
         if self.P_x.size == 1:

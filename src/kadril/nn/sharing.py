@@ -1,4 +1,4 @@
-"""Parameters that every worker of a partition has a copy of, and checks that all of them make.
+"""Parameters that every worker of a partition has a copy of.
 
     begin     the first worker's values are given to all                       (`same_on_all`)
     use       y_r = w                    w* = sum_r y*_r      on each          (`spread_together`)
@@ -18,7 +18,7 @@ from kadril.ops.linear import Adjoint, pull_back
 from kadril.ops.replicated import SpreadOperator
 from kadril.partition import Group, Interval, Partition
 
-__all__ = ["interval_here", "raise_together", "refuse_data", "same_on_all", "spread_together"]
+__all__ = ["interval_here", "refuse_data", "same_on_all", "spread_together"]
 
 
 def interval_here(P_x: Partition, blocks: Sequence[Sequence[Interval]], dim: int) -> Interval:
@@ -60,27 +60,6 @@ def same_on_all(
         partition.transport.broadcast(data, 0, name=what)
         with torch.no_grad():
             tensor.copy_(data)
-
-
-def raise_together(error: Exception | None, partition: Partition, what: str) -> None:
-    """Raise on all workers if one of them has found its data wrong; collective.
-
-    For what only the data tells, such as an index that there is not: a worker that raised alone
-    would leave the others waiting in the next collective.
-
-    Raises:
-        Exception: `error` itself where there is one.
-        ValueError: on the other workers; it names who found something.
-    """
-    if partition.size > 1:
-        flags = torch.zeros(partition.size, dtype=torch.uint8)
-        mine = torch.tensor([error is not None], dtype=torch.uint8)
-        partition.transport.allgatherv(mine, flags, [1] * partition.size, name=what)
-        found = [partition.ranks[place] for place, flag in enumerate(flags.tolist()) if flag]
-        if found and error is None:
-            raise ValueError(f"{what}: wrong data on ranks {found}; see their errors")
-    if error is not None:
-        raise error
 
 
 def spread_together(

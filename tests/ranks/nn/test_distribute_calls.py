@@ -256,7 +256,7 @@ def test_what_cannot_be_distributed_is_named(world: World) -> None:
 @ranks(2)
 def test_different_models_are_found_out(world: World) -> None:
     P = grid(world, (1, 1, 2, 1))
-    with pytest.raises(MismatchError, match="differ"):
+    with pytest.raises(MismatchError, match="rank 1 does not have what rank 0 has"):
         distribute(nn.Conv2d(1, 2 + world.rank, 3), P, torch.empty(1, 1, 8, 8))
     odd = nn.Unfold(2) if world.rank else nn.ReLU()
     with pytest.raises((MismatchError, DistributeError), match="distribute"):

@@ -34,11 +34,9 @@ of the model, each with its own data, it averages over them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -54,6 +52,7 @@ from kadril.nn.distribution.tracing.trace import Traced, trace
 from kadril.nn.sharing import same_on_all
 from kadril.partition import Partition
 from kadril.partition.pairing import text
+from kadril.transport.agreement import check_same, raise_on_all
 
 __all__ = [
     "DistributeError",
@@ -64,6 +63,8 @@ __all__ = [
     "split",
     "whole_of",
 ]
+
+SAME_EVERYWHERE = "Give the same model and the same example on every rank"
 
 # Their first names. Elsewhere, `split` makes groups of ranks, and `join` ends a rank's part.
 split = block_of
@@ -165,16 +166,18 @@ class ProgramMaker:
             MismatchError: workers have different models; on all of them.
         """
         found: tuple[Traced, CallPlan] | None = None
-        fingerprint = ""
+        lines: list[str] = []
         error: DistributeError | None = None
         try:
             check_axes(self.examples, self.partition)
             traced = trace(self.model, request.args, request.kwargs, request.modes, request.device)
-            fingerprint = f"{self.gather}\n{fingerprint_of(self.model, traced)}"
+            lines = [f"gather={self.gather}", *lines_of(self.model, traced)]
             found = traced, plan_calls(self.model, traced, self.partition.shape, self.gather)
         except DistributeError as caught:
             error = caught
-        compare(self.partition, fingerprint, error)
+        if self.partition.active:
+            raise_on_all(self.partition.transport, "distribute", error, MismatchError)
+            check_same(self.partition.transport, "distribute", lines, advice=SAME_EVERYWHERE)
         if error is not None or found is None:
             raise error or AssertionError("there is a plan, or an error")
         return self.builder.program(*found)
@@ -197,42 +200,11 @@ def check_axes(examples: Sequence[Any], partition: Partition) -> None:
             )
 
 
-def fingerprint_of(model: nn.Module, traced: Traced) -> str:
-    """Return a text that differs where models, or examples, do."""
-    parts = [traced.text]
-    parts += [f"{name} {module}" for name, module in model.named_modules()]
-    parts += [
-        f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
-        for name, each in [*model.named_parameters(), *model.named_buffers()]
+def lines_of(model: nn.Module, traced: Traced) -> list[str]:
+    """Return lines of text that differ where models, or examples, do."""
+    state = [*model.named_parameters(), *model.named_buffers()]
+    return [
+        *traced.text.splitlines(),
+        *(f"{name} {module}" for name, module in model.named_modules()),
+        *(f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}" for name, each in state),
     ]
-    return "\n".join(parts)
-
-
-def compare(partition: Partition, fingerprint: str, error: Exception | None) -> None:
-    """Check that all workers are going to build the same; collective over the partition.
-
-    Raises:
-        MismatchError: they are not; or only some of them can.
-    """
-    if not partition.active or partition.size == 1:
-        return
-    digest = hashlib.sha256(fingerprint.encode()).digest()
-    mine = np.frombuffer(bytes([error is not None]) + digest, dtype=np.uint8).copy()
-    rows = np.empty((partition.size, mine.size), dtype=np.uint8)
-    partition.transport.allgatherv(mine, rows, [mine.size] * partition.size, name="distribute")
-    failed = [partition.ranks[place] for place, row in enumerate(rows) if row[0]]
-    if failed and error is None:
-        raise MismatchError(
-            f"distribute: ranks {failed} cannot distribute their model, but others can; all ranks"
-            " must give the same model and example"
-        )
-    others = [
-        partition.ranks[place]
-        for place, row in enumerate(rows)
-        if not np.array_equal(row[1:], rows[0][1:])
-    ]
-    if others and not failed:
-        raise MismatchError(
-            f"distribute: the models, or the examples, of ranks {others} differ from those of rank"
-            f" {partition.ranks[0]}; all ranks must give the same"
-        )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from kadril import ops
-from kadril.nn.sharing import raise_together, refuse_data
+from kadril.nn.sharing import refuse_data
 from kadril.ops.calling import anchor_for
 from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition
 from kadril.partition.pairing import text
+from kadril.transport.agreement import raise_on_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -118,7 +119,7 @@ class LossLayer(torch.nn.Module):
         flag = torch.tensor(float(error is not None), dtype=torch.float64)
         sums = ops.total(torch.stack([*parts, flag]), self.P_x.group, what=self.what)
         if float(sums[-1].detach()) != 0:
-            raise_together(error, self.P_x, self.what)
+            raise_on_all(self.P_x.transport, self.what, error, ValueError)
         return list(sums[:-1].unbind())
 
 
