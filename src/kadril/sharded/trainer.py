@@ -29,8 +29,8 @@ from kadril.sharded.optimizer.options_digest import options_digest
 from kadril.sharded.optimizer.overlapped_step import scale_gradients, step_and_publish
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
 from kadril.sharded.optimizer.supported_optimizers import OptimizerClass, choose_rule
-from kadril.sharded.ownership.bucket import Scale
 from kadril.sharded.ownership.dedicated_transport import dedicated_transport
+from kadril.sharded.ownership.gradient_memory import Scale
 from kadril.sharded.ownership.live_trainers import check_untrained, register_trainer
 from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
 from kadril.sharded.ownership.parameter_list import ParameterList

@@ -11,25 +11,22 @@ Where ranks of a host share the memory of the parameters, a piece is stepped onc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
-from kadril.errors import StateError, UnsupportedError
+from kadril.errors import StateError
+from kadril.sharded.ownership.gradient_memory import (
+    Scale,
+    Scratch,
+    check_layout,
+    copy_gradients,
+)
 from kadril.sharded.ownership.memory_order import flat_order, shaped, strides_in_memory
 from kadril.sharded.ownership.ownership_plan import BucketPlan, Entry, Piece
-from kadril.sharded.ownership.shared_memory import scratch_bytes
 from kadril.sharded.reduction.grad_notice import raw_grad
 from kadril.transport.base import Transport
 
-__all__ = ["Bucket", "OwnPiece", "Scale", "Scratch"]
-
-
-class Scale(NamedTuple):
-    """Factors before and after gradients are added up over the ranks."""
-
-    before: float
-    after: float
+__all__ = ["Bucket", "OwnPiece"]
 
 
 class OwnPiece:
@@ -46,26 +43,6 @@ class OwnPiece:
         self.piece = piece
         self.tensor = tensor
         self.gradient: torch.Tensor | None = None
-
-
-class Scratch:
-    """Memory to collect the small gradients of a bucket in; one for all buckets.
-
-    A reduction has been read by all ranks when it returns, so the next one may use it again.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._bytes: dict[torch.device, torch.Tensor] = {}
-
-    def get(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """At least so many elements; what was given out before is given out again."""
-        num_bytes = num_elements * dtype.itemsize
-        memory = self._bytes.get(device)
-        if memory is None or memory.numel() < num_bytes:
-            memory = scratch_bytes(self._transport, num_bytes, device)
-            self._bytes[device] = memory
-        return memory[:num_bytes].view(dtype)
 
 
 class Bucket:
@@ -187,18 +164,18 @@ class Bucket:
 
     @property
     def gradients(self) -> torch.Tensor:
-        """This rank's part of the gradients; made when first used in a round."""
+        """This rank's part of the gradients; allocated when first used in a round."""
         if self._gradients is None:
             return self.put_gradients(torch.empty(self.count, dtype=self.dtype, device=self.device))
         return self._gradients
 
     @property
     def has_gradients(self) -> bool:
-        """Whether there is memory for them already."""
+        """Whether memory for the gradients is allocated."""
         return self._gradients is not None
 
     def put_gradients(self, memory: torch.Tensor) -> torch.Tensor:
-        """Have them in this memory until the round ends."""
+        """Use this memory for the gradients until the round ends."""
         self._gradients = memory
         for each in self.pieces:
             each.gradient = self.view_of(each.piece, memory)
@@ -297,32 +274,8 @@ class Bucket:
         ]
 
     def begin_round(self) -> None:
-        """Give the memory of the gradients back."""
+        """Free the memory of the gradients."""
         self.is_filled = self.has_news = False
         self._gradients = None
         for each in self.pieces:
             each.gradient = each.tensor.grad = None
-
-
-def copy_gradients(views: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-    """Copy gradients to their places, and zeros where there is none."""
-    targets: list[torch.Tensor] = []
-    sources: list[torch.Tensor] = []
-    for view, gradient in zip(views, gradients, strict=True):
-        if gradient is None:
-            view.zero_()
-        else:
-            targets.append(view)
-            sources.append(gradient)
-    if targets:
-        torch._foreach_copy_(targets, sources)
-
-
-def check_layout(entry: Entry, layout: torch.layout) -> None:
-    """Raise `UnsupportedError` for a sparse gradient."""
-    if layout != torch.strided:
-        raise UnsupportedError(
-            f"parameter {entry.name!r} has a sparse gradient, which cannot be cut into parts. Use"
-            " sparse=False in its embedding, or leave it out and train it with"
-            " kadril.torch.DistributedOptimizer(torch.optim.SparseAdam(...))"
-        )

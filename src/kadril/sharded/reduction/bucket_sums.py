@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from kadril import _native
-from kadril.sharded.ownership.bucket import Bucket, Scale
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.gradient_memory import Scale
 from kadril.sharded.reduction.outbox import CutBucket
 from kadril.sharded.reduction.outgoing import Outgoing
 from kadril.sharded.reduction.recycled_memory import RecycledMemory

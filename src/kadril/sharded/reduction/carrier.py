@@ -13,7 +13,8 @@ from typing import Protocol
 
 import torch
 
-from kadril.sharded.ownership.bucket import Bucket, Scale
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.gradient_memory import Scale
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.collective_carrier import CollectiveCarrier
 from kadril.sharded.reduction.communication_thread import CommunicationThread

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from kadril import _native
-from kadril.sharded.ownership.bucket import Bucket, Scale, Scratch
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.bucket_sums import BucketSums
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from kadril.errors import MismatchError
-from kadril.sharded.ownership.bucket import Bucket, check_layout
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.gradient_memory import check_layout
 from kadril.sharded.ownership.memory_order import flat_order
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.intent import Intent, exchange_intents

@@ -27,7 +27,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kadril.errors import MismatchError
-from kadril.sharded.ownership.bucket import Bucket, Scale, check_layout
+from kadril.sharded.ownership.bucket import Bucket
+from kadril.sharded.ownership.gradient_memory import Scale, check_layout
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.arrival_hooks import ArrivalHooks
 from kadril.sharded.reduction.carrier import Carrier, choose_carrier

@@ -1,0 +1,66 @@
+"""Gradients on their way into a bucket: their scale, their layout, memory to collect them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kadril.errors import UnsupportedError
+from kadril.sharded.ownership.ownership_plan import Entry
+from kadril.sharded.ownership.shared_memory import scratch_bytes
+from kadril.transport.base import Transport
+
+__all__ = ["Scale", "Scratch", "check_layout", "copy_gradients"]
+
+
+class Scale(NamedTuple):
+    """Factors before and after gradients are added up over the ranks."""
+
+    before: float
+    after: float
+
+
+class Scratch:
+    """Memory to collect the gradients of a bucket in; the same for all buckets.
+
+    A reduction has been read by all ranks when it returns, so the next one may use it again.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._bytes: dict[torch.device, torch.Tensor] = {}
+
+    def get(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory of that many elements; the next call returns the same memory."""
+        num_bytes = num_elements * dtype.itemsize
+        memory = self._bytes.get(device)
+        if memory is None or memory.numel() < num_bytes:
+            memory = scratch_bytes(self._transport, num_bytes, device)
+            self._bytes[device] = memory
+        return memory[:num_bytes].view(dtype)
+
+
+def copy_gradients(views: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Copy gradients to their places, and zeros where there is none."""
+    targets: list[torch.Tensor] = []
+    sources: list[torch.Tensor] = []
+    for view, gradient in zip(views, gradients, strict=True):
+        if gradient is None:
+            view.zero_()
+        else:
+            targets.append(view)
+            sources.append(gradient)
+    if targets:
+        torch._foreach_copy_(targets, sources)
+
+
+def check_layout(entry: Entry, layout: torch.layout) -> None:
+    """Raise `UnsupportedError` for a sparse gradient."""
+    if layout != torch.strided:
+        raise UnsupportedError(
+            f"parameter {entry.name!r} has a sparse gradient, which cannot be cut into parts. Use"
+            " sparse=False in its embedding, or leave it out and train it with"
+            " kadril.torch.DistributedOptimizer(torch.optim.SparseAdam(...))"
+        )
