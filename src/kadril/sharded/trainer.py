@@ -9,7 +9,7 @@ for x, y in batches:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -423,7 +423,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         Returns:
             A state_dict of copies on rank `to`, None elsewhere.
         """
-        with self._own_call("consolidate") as transport:
+        with self._transport_for("consolidate") as transport:
             return consolidate(transport, self._shards, self.optimizer, to)
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -454,7 +454,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         Raises:
             CheckpointError: a rank could not write; on all ranks.
         """
-        with self._own_call("save") as transport:
+        with self._transport_for("save") as transport:
             save_checkpoint(transport, Path(path), self._shards, self.optimizer, extra or {})
 
     def load(self, path: str | Path) -> dict[str, Any]:
@@ -472,15 +472,10 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self.zero_grad()
         return extra
 
-    @contextlib.contextmanager
-    def _own_call(self, operation: str) -> Iterator[Transport]:
-        """Provide a transport for one call, as gradients use the trainer's; collective."""
+    def _transport_for(self, operation: str) -> contextlib.closing[Transport]:
+        """Make a transport for one call, as gradients use the trainer's; collective."""
         self._check_usable(operation)
-        transport = dedicated_transport(self.world)
-        try:
-            yield transport
-        finally:
-            transport.close()
+        return contextlib.closing(dedicated_transport(self.world))
 
     def _settle_to_load(self) -> None:
         """Wait until no rank computes with the parameters, before they are written; collective."""
