@@ -18,15 +18,15 @@ def resident():
     return int(open("/proc/self/statm").read().split()[1])
 
 kadril.init()
-for step in range(60):
-    if step == 30:
+for step in range(40):
+    if step == 20:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     tensors = [torch.ones(size << 18) for size in (16, 16, 6)]
     del tensors
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 kept = resident()
 trim_heap()
-print(faults // 30, kept - resident())
+print(faults // 20, kept - resident())
 """
 
 NUM_PAGES = (38 << 20) // os.sysconf("SC_PAGESIZE")
