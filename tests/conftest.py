@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,9 @@ from kadril.testing.rendezvous import make_directory, remove_directory
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_is_left(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[None]:
     """Fail the session that leaves a process, descriptor, segment or file.
 
     It has a directory for temporary files of its own, so that what other sessions on this machine
@@ -30,17 +35,59 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(OPENMPI_DIRECTORY, str(memory))
         patch.setenv("XDG_RUNTIME_DIR", str(directory))
         patch.setattr("tempfile.tempdir", str(directory))
-        with no_leaks(threads=False, settle=5.0):
-            yield
-            shutdown()
+        # Looked at without pytest's capture, which leads stdout elsewhere during a test only.
+        uncaptured = pytestconfig.pluginmanager.getplugin(
+            "capturemanager"
+        ).global_and_fixture_disabled
+        check = no_leaks(threads=False, settle=5.0)
+        with uncaptured():
+            check.__enter__()
+        yield
+        shutdown()
+        with uncaptured():
+            check.__exit__(None, None, None)
     remove_directory(directory)
     remove_directory(memory)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--slowest`."""
+    """Add `--slowest` and `--lane`."""
     text = "print so many of the slowest tests, and how long all of them took, by folder"
     parser.addoption("--slowest", type=int, default=0, metavar="N", help=text)
+    text = "share the tests with another session: take files from this end, by claims in DIR"
+    parser.addoption("--lane", nargs=2, default=None, metavar=("first|last", "DIR"), help=text)
+
+
+# ---- two sessions that share the tests: one takes files from the first on, one from the last -----
+
+
+def unit_of(item: pytest.Item) -> str:
+    """Return what one session runs as a whole: a file, or the files that share their worlds."""
+    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    return re.sub(r"test_conformance_\w+\.py$", "test_conformance", name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the last file in the session that takes files from the last on."""
+    lane = config.getoption("--lane")
+    if lane is not None:
+        order = {unit: place for place, unit in enumerate(dict.fromkeys(map(unit_of, items)))}
+        items.sort(key=lambda item: order[unit_of(item)] * (1 if lane[0] == "first" else -1))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Pass over a test that belongs to the other session: it has made a file of that name."""
+    lane = item.config.getoption("--lane")
+    if lane is None:
+        return None
+    claim = Path(lane[1], unit_of(item).replace("/", "."))
+    with contextlib.suppress(FileExistsError), claim.open("x") as file:
+        file.write(lane[0])
+    while not (owner := claim.read_text()):
+        time.sleep(0.001)  # it was made this moment, and is about to be written
+    return None if owner == lane[0] else True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
