@@ -29,7 +29,7 @@ Each error carries what a program may act on as fields, and ends its message wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "AlreadyInitializedError",
@@ -199,3 +199,10 @@ class NoRoomError(KadrilError, MemoryError):
         super().__init__(message)
         self.needed = needed
         self.available = available
+
+
+def name_ranks(ranks: Sequence[int], most: int = 16) -> str:
+    """Return ranks as messages name them: "rank 3", "ranks 1, 2 and 40 more"."""
+    shown = ", ".join(str(rank) for rank in ranks[:most]) or "?"
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"

@@ -12,7 +12,7 @@ import pytest
 from kadril import errors
 from kadril.transport.call import Call
 from kadril.transport.failures import to_exception
-from kadril.transport.peer_errors import Trouble
+from kadril.transport.peer_errors import FailedCall
 
 
 def test_the_drawing_shows_every_class_and_its_place() -> None:
@@ -61,7 +61,9 @@ def failure(reason: str, **fields: Any) -> Any:
     return SimpleNamespace(reason=reason, **(usual | fields))
 
 
-BELOW = Trouble(Call("allgatherv", ("uint8[1024 + 1024]",), name="engine"), 1.5, "gloo says: gone")
+BELOW = FailedCall(
+    Call("allgatherv", ("uint8[1024 + 1024]",), name="engine"), 1.5, "gloo says: gone"
+)
 CAUSES = [
     BELOW.lost([5]),
     BELOW.closed(5),

@@ -24,7 +24,14 @@ from typing import TypeAlias
 
 from kadril.transport import checks
 from kadril.transport.buffer import Array, Buffer, as_buffer
-from kadril.transport.operands import OPS, CheckedMessage, CheckedReduction, Message, Op
+from kadril.transport.operands import (
+    OPS,
+    CheckedAllToAll,
+    CheckedMessage,
+    CheckedReduction,
+    Message,
+    Op,
+)
 from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["OPS", "LateListener", "Message", "Op", "Transport"]
@@ -176,7 +183,7 @@ class Transport(abc.ABC):
             size=self.size,
             look=self._look_for(array),
         )
-        self._run_alltoallv(source, sends, target, recvs, name)
+        self._run_alltoallv(CheckedAllToAll(source, sends, target, recvs, name))
 
     def exchange(
         self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
@@ -234,14 +241,7 @@ class Transport(abc.ABC):
         """Reduce the sources of all ranks, part r into the target of rank r."""
 
     @abc.abstractmethod
-    def _run_alltoallv(
-        self,
-        source: Buffer,
-        send_counts: Sequence[int],
-        target: Buffer,
-        recv_counts: Sequence[int],
-        name: str,
-    ) -> None:
+    def _run_alltoallv(self, arguments: CheckedAllToAll) -> None:
         """Send part r of the source to rank r."""
 
     @abc.abstractmethod

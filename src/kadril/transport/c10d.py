@@ -30,12 +30,11 @@ import torch
 import torch.distributed as dist
 
 from kadril.config import Config
-from kadril.errors import KadrilError, RendezvousError
+from kadril.errors import KadrilError, RendezvousError, name_ranks
 from kadril.transport.ending import Ending
 from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
 from kadril.transport.network_group import Packet
 from kadril.transport.network_transport import NetworkTransport
-from kadril.transport.peer_errors import name_ranks
 from kadril.transport.store_notes import StoreNotes
 from kadril.transport.waiter import Waiter
 

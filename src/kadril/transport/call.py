@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kadril.errors import MismatchError
 from kadril.transport.buffer import Buffer
-from kadril.transport.operands import CheckedReduction
+from kadril.transport.operands import CheckedAllToAll, CheckedReduction
 
 __all__ = ["DIGEST_BYTES", "Call", "mismatch"]
 
@@ -64,14 +64,9 @@ def reduction_call(
     return Call(operation, tuple(common), name=reduction.name)
 
 
-def alltoallv_call(
-    memory: str,
-    source: Buffer,
-    send_counts: Sequence[int],
-    recv_counts: Sequence[int],
-    name: str,
-) -> Call:
+def alltoallv_call(memory: str, arguments: CheckedAllToAll) -> Call:
     """Return the call of an all-to-all: ranks need not send as much as they receive."""
+    source, send_counts, _, recv_counts, name = arguments
     own = f"send {counted(source, send_counts)}", f"recv {counted(source, recv_counts)}"
     return Call("alltoallv", (memory,), own, name)
 

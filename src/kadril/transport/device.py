@@ -27,7 +27,7 @@ from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
 from kadril.transport.c10d import C10dTransport
 from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.kept_groups import Group, keep_in_children
-from kadril.transport.operands import CheckedReduction, Message, Op
+from kadril.transport.operands import CheckedAllToAll, CheckedReduction, Message, Op
 
 __all__ = ["DeviceTransport"]
 
@@ -144,19 +144,12 @@ class DeviceTransport(C10dTransport):
                 reduce_part(run, part, reduction.op, root)
             flat(reduction.target.array).copy_(scale(parts[self.rank], reduction.postscale))
 
-    def _run_alltoallv(
-        self,
-        source: Buffer,
-        send_counts: Sequence[int],
-        target: Buffer,
-        recv_counts: Sequence[int],
-        name: str,
-    ) -> None:
+    def _run_alltoallv(self, arguments: CheckedAllToAll) -> None:
+        source, send_counts, target, recv_counts, _ = arguments
         if not self._is_ours(source.array):
-            super()._run_alltoallv(source, send_counts, target, recv_counts, name)
+            super()._run_alltoallv(arguments)
             return
-        memory = placed(source.dtype.name, source.array)
-        call = alltoallv_call(memory, source, send_counts, recv_counts, name)
+        call = alltoallv_call(placed(source.dtype.name, source.array), arguments)
         given, result = flat(source.array), flat(target.array)
         with self._running(call, (send_counts, recv_counts)) as run:
             if self.size == 1:

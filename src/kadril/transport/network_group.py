@@ -34,12 +34,13 @@ from kadril.errors import (
     Stalled,
     TransportError,
     UnsupportedError,
+    name_ranks,
 )
 from kadril.transport.base import LateListener
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
-from kadril.transport.peer_errors import FailedCall, name_ranks, revoked_text
+from kadril.transport.peer_errors import FailedCall, revoked_text
 from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["INLINE_BYTES", "NetworkGroup", "Packet"]

@@ -33,7 +33,7 @@ from kadril.transport.base import Transport
 from kadril.transport.buffer import Buffer, DType, as_bytes
 from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_tensor
-from kadril.transport.operands import CheckedMessage, CheckedReduction
+from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction
 from kadril.transport.slicing import even_parts, segments, view_parts
 
 __all__ = ["NetworkTransport"]
@@ -179,15 +179,9 @@ class NetworkTransport(NetworkGroup, Transport):
                 pieces = [view[begin : begin + step] for view in views]
                 self._reduce_own(kernel, pieces, result[begin : begin + step])
 
-    def _run_alltoallv(
-        self,
-        source: Buffer,
-        send_counts: Sequence[int],
-        target: Buffer,
-        recv_counts: Sequence[int],
-        name: str,
-    ) -> None:
-        call = alltoallv_call(source.dtype.name, source, send_counts, recv_counts, name)
+    def _run_alltoallv(self, arguments: CheckedAllToAll) -> None:
+        source, send_counts, target, recv_counts, _ = arguments
+        call = alltoallv_call(source.dtype.name, arguments)
         item = source.dtype.itemsize
         given = view_parts(as_bytes(source.array), [count * item for count in send_counts])
         result = view_parts(as_bytes(target.array), [count * item for count in recv_counts])

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kadril.transport.buffer import Array, Buffer
 
-__all__ = ["OPS", "CheckedMessage", "CheckedReduction", "Message", "Op"]
+__all__ = ["OPS", "CheckedAllToAll", "CheckedMessage", "CheckedReduction", "Message", "Op"]
 
 Op: TypeAlias = Literal["sum", "product", "min", "max", "band", "bor"]
 
@@ -36,6 +36,24 @@ class CheckedReduction(NamedTuple):
     op_code: int
     prescale: float
     postscale: float
+    name: str
+
+
+class CheckedAllToAll(NamedTuple):
+    """The arguments of an all-to-all, after they were checked.
+
+    Attributes:
+        source: what this rank sends, in the order of ranks.
+        send_counts: elements for each rank.
+        target: where what comes goes.
+        recv_counts: elements from each rank.
+        name: of the call.
+    """
+
+    source: Buffer
+    send_counts: tuple[int, ...]
+    target: Buffer
+    recv_counts: tuple[int, ...]
     name: str
 
 

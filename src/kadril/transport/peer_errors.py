@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError
+from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError, name_ranks
 from kadril.transport.call import Call
 
-__all__ = ["FailedCall", "name_ranks", "revoked_text"]
+__all__ = ["FailedCall", "revoked_text"]
 
 Error = TypeVar("Error", bound=PeerError)
 
@@ -81,11 +81,6 @@ class FailedCall(NamedTuple):
 
     def _quoted(self) -> str:
         return f" ({self.words})" if self.words else ""
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 1, 2`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks)) or '?'}"
 
 
 def revoked_text(world_rank: int, reason: str) -> str:

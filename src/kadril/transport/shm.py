@@ -21,7 +21,7 @@ from kadril.transport.base import LateListener, Transport
 from kadril.transport.buffer import TORCH_DTYPES, Array, Buffer
 from kadril.transport.failures import to_exception
 from kadril.transport.hub import Hub
-from kadril.transport.operands import CheckedMessage, CheckedReduction, Op
+from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction, Op
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 from kadril.transport.shared_memory import SharedMemory
 
@@ -188,14 +188,8 @@ class ShmTransport(Transport):
         if failure is not None:
             raise to_exception(failure, self.world_ranks)
 
-    def _run_alltoallv(
-        self,
-        source: Buffer,
-        send_counts: Sequence[int],
-        target: Buffer,
-        recv_counts: Sequence[int],
-        name: str,
-    ) -> None:
+    def _run_alltoallv(self, arguments: CheckedAllToAll) -> None:
+        source, send_counts, target, recv_counts, name = arguments
         failure = self._channel.alltoallv(
             source.address, send_counts, target.address, recv_counts, source.dtype.code, name
         )

@@ -19,7 +19,7 @@ import selectors
 import socket
 import weakref
 
-from kadril.errors import RendezvousError
+from kadril.errors import RendezvousError, name_ranks
 from kadril.world.deadline import Deadline
 from kadril.world.door import Door, Guest, Visitor
 from kadril.world.fields import pack
@@ -197,10 +197,3 @@ def release_held(listener: socket.socket) -> None:
     """Let go of guests that were held for a later generation: their socket goes away."""
     for guest in _held.pop(listener, []):
         guest.connection.close()
-
-
-def name_ranks(ranks: list[int], most: int = 16) -> str:
-    """Ranks as a short text: "rank 3", "ranks 1, 2 and 40 more"."""
-    shown = ", ".join(str(rank) for rank in ranks[:most])
-    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

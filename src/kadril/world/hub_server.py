@@ -7,9 +7,8 @@ import os
 import selectors
 from collections.abc import Mapping
 
-from kadril.errors import RendezvousError
+from kadril.errors import RendezvousError, name_ranks
 from kadril.world.deadline import Deadline
-from kadril.world.gathering import name_ranks
 from kadril.world.hub import Hub
 from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError, encode
 

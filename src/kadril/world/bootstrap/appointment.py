@@ -19,10 +19,9 @@ import dataclasses
 import secrets
 from typing import TYPE_CHECKING
 
-from kadril.errors import RendezvousError
+from kadril.errors import RendezvousError, name_ranks
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import pack, unpack
-from kadril.world.gathering import name_ranks
 from kadril.world.handshake import SECRET_BYTES
 
 if TYPE_CHECKING:

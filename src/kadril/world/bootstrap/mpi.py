@@ -12,12 +12,11 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from kadril.errors import RendezvousError
+from kadril.errors import RendezvousError, name_ranks
 from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import serve_store
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import MAX_OBJECT_BYTES
-from kadril.world.gathering import name_ranks
 
 if TYPE_CHECKING:
     import torch.distributed as dist
