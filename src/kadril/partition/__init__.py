@@ -1,4 +1,14 @@
-"""Partitions: ordered subsets of the ranks, with or without a Cartesian shape."""
+"""Partitions: ordered subsets of the ranks, with or without a Cartesian shape.
+
+| file | has |
+|---|---|
+| `world_grid.py` | `grid(2, 2)`: the ranks of the world on a Cartesian shape, in one call |
+| `partition.py` | `Partition`: its workers, its shape, and partitions made of it |
+| `blocks.py` | how a dim is divided among workers: pure arithmetic |
+| `pairing.py` | which workers of two partitions belong together: pure arithmetic |
+| `group.py` | `Group`: ranks that can communicate; partitions of the same ranks share one |
+| `metadata.py` | small arrays between workers |
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Shapes are compared from the right, as NumPy does; an axis of size 1 stands for 
 
     source  1 x 2         destination  3 x 2
 
-    (0, 0) -> (0, 0), (1, 0), (2, 0)         one set per worker of the source:
-    (0, 1) -> (0, 1), (1, 1), (2, 1)         it gives, or gets the sum
+    (0, 0) -> (0, 0), (1, 0), (2, 0)         one set per worker of the source: it sends to the
+    (0, 1) -> (0, 1), (1, 1), (2, 1)         others, or gets their sum
 """
 
 from __future__ import annotations

@@ -192,9 +192,16 @@ class Partition:
     def create_broadcast_partition_to(
         self, destination: Partition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[Partition, Partition]:
-        """Return the partition that this worker sends in, and the one that it receives in.
+        """Return the partition in which this worker sends, and the one in which it receives.
 
-        Collective over all ranks of the world.
+        A worker of this partition sends to all workers of the destination that it stands for (see
+        `pairing.py`). The sender is rank 0 of each partition returned. One that this worker has no
+        part in is inactive. Collective over all ranks of the world.
+
+        Args:
+            destination: the larger partition.
+            transpose_src: whether the axes of this one are taken in reverse order.
+            transpose_dest: the same, for the destination.
 
         Raises:
             ValueError: the shapes do not match (see `pairing.py`), or the worlds differ.
@@ -203,9 +210,9 @@ class Partition:
         pairs = pair(self.shape, destination.shape, transpose_src, transpose_dest)
         sets = []
         for source, workers in pairs:
-            giver = self.ranks[source]
-            takers = [destination.ranks[worker] for worker in workers]
-            sets.append((giver, *(rank for rank in takers if rank != giver)))
+            sending = self.ranks[source]
+            receiving = [destination.ranks[worker] for worker in workers]
+            sets.append((sending, *(rank for rank in receiving if rank != sending)))
         groups = self.root.make(sets)
         nobody = Partition(self.root, None, ())
         sender = receiver = nobody
@@ -220,9 +227,9 @@ class Partition:
     def create_reduction_partition_to(
         self, destination: Partition, transpose_src: bool = False, transpose_dest: bool = False
     ) -> tuple[Partition, Partition]:
-        """Return the partition that this worker's part is summed in, and the one whose sum it gets.
+        """Return the partition that sums this worker's part, and the one whose sum it gets.
 
-        The mirror image of `create_broadcast_partition_to`.
+        The mirror image of `create_broadcast_partition_to`: rank 0 of each gets the sum.
         """
         receiver, sender = destination.create_broadcast_partition_to(
             self, transpose_dest, transpose_src

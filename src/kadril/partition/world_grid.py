@@ -65,7 +65,7 @@ def grid(*lengths: int) -> Partition:
 
 
 def as_length(value: int) -> int:
-    """A length as a plain integer."""
+    """Return a length as a plain integer; raises `TypeError` where it is none."""
     try:
         return operator.index(value)
     except TypeError:
