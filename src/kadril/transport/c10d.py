@@ -314,7 +314,7 @@ class C10dTransport(NetworkTransport):
             raise self._verdict()
 
     def _look_around(self, is_warned: bool) -> bool:
-        """Between two slices: see whether there is hope. Gives whether a warning was logged."""
+        """Check whether the call can still complete; return whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
         self._notes.note_waiting(self.num_calls)
@@ -331,7 +331,7 @@ class C10dTransport(NetworkTransport):
         return [self.world_ranks[rank] for rank in self._notes.late(self.num_calls)]
 
     def _verdict(self, words: str = "", suspect: int | None = None) -> KadrilError:
-        """What became of the group: by gloo's words, the peer they are about, and the notes."""
+        """Return the error: by gloo's words, the peer they are about, and the notes of others."""
         words = plain_words(words)
         broken = self._broken_peers() if words else []
         reason = words or "others have left"

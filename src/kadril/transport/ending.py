@@ -34,7 +34,7 @@ class Ending(NamedTuple):
     reason: str = ""
 
     def encode(self) -> bytes:
-        """As it is noted, in at most `MAX_BYTES`."""
+        """Return the note as bytes, at most `MAX_BYTES` of them."""
         culprit = "" if self.culprit is None else str(self.culprit)
         text = f"{self.kind}\n{self.num_completed}\n{culprit}\n{self.reason}"
         return text.encode(errors="replace")[:MAX_BYTES]

@@ -44,7 +44,7 @@ def release_finished() -> None:
 
 
 def keep_in_children(group: Group) -> Group:
-    """Have a group kept in children made by fork(); gives the group."""
+    """Keep a group alive in children made by fork(); return the group."""
     living.add(group)
     return group
 

@@ -192,7 +192,7 @@ class MpiTransport(NetworkTransport):
     # Failures.
 
     def _look_around(self, pending: Sequence[Pending], is_warned: bool) -> bool:
-        """Between two looks: see whether there is hope. Gives whether a warning was logged."""
+        """Check whether the call can still complete; return whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
         waited = self._waited()
@@ -217,7 +217,7 @@ class MpiTransport(NetworkTransport):
             raise obstacle
 
     def _verdict(self, error: MPI.Exception, pending: Sequence[Pending]) -> KadrilError:
-        """The error for what MPI says."""
+        """Return the error for what MPI says."""
         call = self._failed_call(f"MPI says: {error.Get_error_string()}")
         failed = self._failed_ranks()
         if failed:

@@ -190,7 +190,7 @@ class NetworkGroup(abc.ABC):
             self._leave(error)
 
     def _begin_wait(self) -> None:
-        """Patience counts from here: a long call of many short waits needs none."""
+        """Start counting patience: a long call of many short waits needs none."""
         self._since = time.monotonic()
 
     def _waited(self) -> float:
@@ -198,7 +198,7 @@ class NetworkGroup(abc.ABC):
         return time.monotonic() - self._since
 
     def _ending_of(self, failure: KadrilError | None) -> Ending:
-        """The note for the others when this rank leaves."""
+        """Return the note for the others when this rank leaves."""
         if failure is None:
             return Ending("closed", self.num_completed)
         if isinstance(failure, Revoked) and failure.rank == self.world_ranks[self.rank]:
@@ -225,7 +225,7 @@ class NetworkGroup(abc.ABC):
         return None
 
     def _left_by(self, rank: int, ending: Ending) -> KadrilError:
-        """What the note of a rank means to this one."""
+        """Return the error that the note of a rank means to this one."""
         failed, world_rank = self._failed_call(), self.world_ranks[rank]
         if ending.kind == "revoked":
             return failed.revoked(world_rank, ending.reason)
@@ -239,7 +239,7 @@ class NetworkGroup(abc.ABC):
         return failed.late([self.world_ranks[culprit]], self.config.patience)
 
     def _failed_call(self, words: str = "") -> FailedCall:
-        """What the errors about peers are made of."""
+        """Return the call that failed, from which errors about peers are made."""
         return FailedCall(self._call, time.monotonic() - self._began, words)
 
     # Agreement.

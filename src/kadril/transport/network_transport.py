@@ -254,14 +254,14 @@ class NetworkTransport(NetworkGroup, Transport):
         return sorted(others, key=lambda packet: (packet[0] - self.rank) * direction % self.size)
 
     def _give(self, root: int, pieces: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
-        """Carry piece r of the root to `mine` of rank r."""
+        """Send piece r of the root to `mine` of rank r."""
         if self.rank == root:
             self._carry([(rank, piece) for rank, piece in enumerate(pieces) if rank != root], [])
         else:
             self._carry([], [(root, mine)])
 
     def _share(self, memory: torch.Tensor, parts: Sequence[int]) -> None:
-        """Give the own part of `memory` to all, and fill in theirs."""
+        """Send this rank's part of `memory` to all, and receive theirs."""
         views = view_parts(memory, parts)
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._carry(
@@ -271,7 +271,7 @@ class NetworkTransport(NetworkGroup, Transport):
     def _reduce_own(
         self, kernel: Kernel, pieces: Sequence[torch.Tensor], target: torch.Tensor | None
     ) -> torch.Tensor:
-        """Give piece r to rank r, reduce what the others gave to this one, and give the result.
+        """Send piece r to rank r, reduce what came from the others, and return the result.
 
         The target may be the own piece; where it is None the result is in memory that the next call
         reuses.

@@ -59,7 +59,7 @@ class ParameterSlot:
             raise StateError(self.one_too_many())
 
     def one_too_many(self) -> str:
-        """Why a backward pass cannot be taken."""
+        """Return why a backward pass cannot be taken."""
         num_passes = self.reducer.num_passes
         return (
             f"parameter {self.name!r} got gradient number {num_passes + 1} before"
@@ -71,5 +71,5 @@ class ParameterSlot:
         )
 
     def detach(self) -> None:
-        """Hear no more of the parameter."""
+        """Stop listening to the parameter."""
         self._hook.remove()

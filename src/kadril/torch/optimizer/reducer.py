@@ -135,7 +135,7 @@ class Reducer:
         return True
 
     def detach(self, reason: str = "it was replaced") -> None:
-        """Hear no more of the parameters.
+        """Stop listening to the parameters.
 
         Args:
             reason: shown to users who call it anyway.
@@ -155,7 +155,7 @@ class Reducer:
     # ---- a round --------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """Count anew."""
+        """Begin a new round: no gradient has come."""
         self.rearm()
         self._is_complete = False
         self.has_news = False
@@ -325,7 +325,7 @@ class Reducer:
             raise failure
 
     def give_to_absent(self, findings: Findings) -> None:
-        """Where a rank had no gradient and others had one, it gets what they got."""
+        """Give a parameter without a gradient here the one that other ranks had."""
         for slot in self._absent:
             if findings.is_absent(slot.index):
                 continue
@@ -345,7 +345,7 @@ class Reducer:
                 self.travel_as_rows(slot, sparse_dim)
 
     def travel_as_rows(self, slot: ParameterSlot, sparse_dim: int) -> None:
-        """From the next round on; all ranks come here in the same round."""
+        """Send a gradient as rows from the next round on; all ranks do so in the same round."""
         unit = slot.unit
         if isinstance(unit, Bucket):
             unit.give_up(slot)
