@@ -11,7 +11,7 @@ Moved: every element once for each other worker that needs it; the same in the a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from kadril.ops.box_plan import BoxPlan, WorkerBoxes
 from kadril.ops.moves.carriers import move
 from kadril.ops.moves.mover import Mover, Planned
-from kadril.ops.structure import PlanCache, Structure
+from kadril.ops.structure import PlanCache, Structure, shared_plans
 from kadril.partition import Partition
 
 __all__ = ["BoxGather", "Gathered"]
@@ -49,7 +49,8 @@ class BoxGather:
         what: for errors.
         gives_views: whether a worker may get a view of its block, or the block itself, where all
             workers have their boxes already; a new tensor otherwise.
-        plans: where plans are kept; shared with others that make the same plans.
+        settings: all that plans follow from besides the structure, as plain values: gathers with
+            the same settings, name and partition share their plans. None where they do not.
     """
 
     def __init__(
@@ -59,14 +60,17 @@ class BoxGather:
         what: str,
         *,
         gives_views: bool = True,
-        plans: PlanCache | None = None,
+        settings: Hashable | None = None,
     ) -> None:
         self.P_x = P_x
         self.make_plan = plan
         self.what = what
         self.gives_views = gives_views
-        self._plans = PlanCache() if plans is None else plans
-        self._mover = Mover(P_x, P_x, self._planned, what)
+        self._plans, rows = PlanCache(), PlanCache()
+        if settings is not None:
+            key = (settings, what, P_x.ranks, P_x.shape, P_x.index)
+            self._plans, rows = shared_plans("boxes", key), shared_plans("rows of workers", key)
+        self._mover = Mover(P_x, P_x, self._planned, what, rows=rows)
 
     def __call__(self, x: torch.Tensor) -> Gathered:
         """Agree on the structure of a tensor and gather; collective over the partition.

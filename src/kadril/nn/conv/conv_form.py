@@ -12,7 +12,7 @@ either kind of convolution, ordinary or transposed, of any number of spatial dim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -83,16 +83,16 @@ class ConvForm:
         return self._gathers.get(
             key,
             lambda: BoxGather(
-                self.P_x, partial(self._plan, key), self.what, plans=self._plans_for(key)
+                self.P_x, partial(self._plan, key), self.what, settings=self._settings_for(key)
             ),
         )
 
     def _plan(self, output_size: Sequence[int] | None, structure: Structure) -> BoxPlan:
         return self.kind.plan(structure, output_size)
 
-    def _plans_for(self, output_size: Sequence[int] | None) -> PlanCache | None:
-        """The plans of a gather, where they are shared with other layers."""
-        return None
+    def _settings_for(self, output_size: Sequence[int] | None) -> Hashable | None:
+        """All that the plans of a gather follow from; layers that are alike share them."""
+        return type(self.kind), self.settings, output_size
 
 
 def form_for(P_x: Partition, P_y: Partition | None, P_w: Partition | None) -> FormName:

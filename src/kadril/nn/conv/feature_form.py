@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -33,7 +33,7 @@ from kadril.nn.conv.strip_conv import StripConv, convolve_with_strips
 from kadril.nn.conv.strips import StripPlan, plan_strips
 from kadril.nn.sharing import spread_together
 from kadril.ops.box_plan import BoxPlan
-from kadril.ops.structure import PlanCache, Structure, shared_plans
+from kadril.ops.structure import Structure
 from kadril.partition import Partition
 from kadril.partition.pairing import text
 
@@ -76,14 +76,10 @@ class FeatureForm(ConvForm):
         super().__init__(kind, settings, P_x, what)
         self.overlap = overlap
 
-    def _plans_for(self, output_size: Sequence[int] | None) -> PlanCache | None:
+    def _settings_for(self, output_size: Sequence[int] | None) -> Hashable | None:
         if self.overlap is not None:  # a layer that was told to overlap says when it cannot
             return None
-        return shared_plans(
-            "convolutions",
-            (type(self.kind), self.settings, self.what, self.overlaps, output_size),
-            (self.P_x.ranks, self.P_x.shape, self.P_x.index),
-        )
+        return super()._settings_for(output_size), self.overlaps
 
     def __call__(
         self,

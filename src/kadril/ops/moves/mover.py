@@ -18,7 +18,7 @@ from kadril import _native
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves.carriers import MoveOperator
 from kadril.ops.moves.move_plan import Moves
-from kadril.ops.moves.shm_carrier import LARGE, forward_plan, memory_for, rows_of, run_plan
+from kadril.ops.moves.shm_carrier import LARGE, kept_forward_plan, memory_for, rows_of, run_plan
 from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
 from kadril.partition import Partition
 from kadril.transport.shared_memory import SharedMemory
@@ -93,6 +93,8 @@ class Mover:
         preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
             size of its input, or with none.
         what: for errors.
+        rows: what all workers held when others that move alike did so last, by what this one holds:
+            a plan for that is tried first. Shared with those others.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class Mover:
         what: str,
         *,
         preserve_batch: bool = False,
+        rows: PlanCache | None = None,
     ) -> None:
         self.partition = partition
         self.owners = owners
         self.plan = plan
         self.what = what
         self.preserve_batch = preserve_batch
+        self._rows = PlanCache() if rows is None else rows
         self._known = PlanCache()
         self._recent = PlanCache()  # what was known last, by what a plan cannot see of a tensor
 
@@ -150,7 +154,9 @@ class Mover:
         known: Known | None = self._known.find(key_of(x))
         if known is None:
             row = row_of(x)
-            rows = run_plan(NO_PLAN, memory, NOTHING, NOTHING, self.what, mine=row)
+            rows: bytes | None = self._rows.find(key_of(x))
+            if rows is None:
+                rows = run_plan(NO_PLAN, memory, NOTHING, NOTHING, self.what, mine=row)
             known = self._learn(x, row, rows)
         while True:
             operator, what = known.operator, self.what
@@ -193,6 +199,7 @@ class Mover:
         else:
             known = self._know_moves(x, structure, planned, planned.moves, row, rows)
         self._known.put(key_of(x), known)
+        self._rows.put(key_of(x), rows)
         return known
 
     def _know_moves(
@@ -206,7 +213,7 @@ class Mover:
     ) -> Known:
         """Return what is known where something moves."""
         operator = self._operator(x, structure, moves)
-        plan = forward_plan(moves, structure.dtype, rows)
+        plan = kept_forward_plan(moves, structure.dtype, rows)
         nothing = None if moves.shape is not None else torch.empty(0, dtype=structure.dtype)
         # Lazily negated tensors of these are not contiguous, but for those of one element.
         is_plain = (

@@ -20,7 +20,7 @@ from kadril.transport.shared_memory import SharedMemory
 
 __all__ = [
     "LARGE",
-    "forward_plan",
+    "kept_forward_plan",
     "memory_for",
     "rows_of",
     "run_adjoint",
@@ -29,9 +29,9 @@ __all__ = [
     "run_plan",
 ]
 
-# Native plans of moves whose workers have agreed on the structure already: for each dtype, and
-# backwards (None).
-NATIVE_PLANS: WeakKeyDictionary[Moves, dict[torch.dtype | None, _native.MovePlan]] = (
+# Native plans of moves: for each dtype, and what workers said when they were planned; and backwards
+# (None).
+NATIVE_PLANS: WeakKeyDictionary[Moves, dict[tuple[torch.dtype, bytes] | None, _native.MovePlan]] = (
     WeakKeyDictionary()
 )
 
@@ -79,10 +79,7 @@ def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
 
 def run_forward(moves: Moves, memory: SharedMemory, x: torch.Tensor, what: str) -> torch.Tensor:
     """y = F x."""
-    plans = NATIVE_PLANS.setdefault(moves, {})
-    plan = plans.get(x.dtype)
-    if plan is None:
-        plan = plans[x.dtype] = forward_plan(moves, x.dtype)
+    plan = kept_forward_plan(moves, x.dtype)
     y = x.new_empty(0 if moves.out_shape is None else moves.out_shape)
     run_plan(plan, memory, x, y, what, copies=moves.copies)
     return y
@@ -108,6 +105,15 @@ def run_inverse(moves: Moves, memory: SharedMemory, y: torch.Tensor, what: str) 
     copies = tuple((box, mine) for mine, box in moves.copies)
     run_plan(kept_adjoint_plan(moves), memory, y, x, what, copies=copies)
     return x
+
+
+def kept_forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _native.MovePlan:
+    """Return the native plan of moves, made once; for the arguments see `forward_plan`."""
+    plans = NATIVE_PLANS.setdefault(moves, {})
+    plan = plans.get((dtype, planned))
+    if plan is None:
+        plan = plans[dtype, planned] = forward_plan(moves, dtype, planned)
+    return plan
 
 
 def kept_adjoint_plan(moves: Moves) -> _native.MovePlan:
