@@ -9,7 +9,7 @@ axis of size 1 stands for all workers along that axis of the other partition.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -95,7 +95,7 @@ class Places(NamedTuple):
 
 
 class Between:
-    """What broadcasts and sum-reduces have in common.
+    """Base of broadcasts and sum-reduces: the workers of two partitions that belong together.
 
     Args:
         few: the smaller partition.
@@ -104,7 +104,12 @@ class Between:
         transpose_lots: the same, for the larger one.
         preserve_batch: about zero-volume results.
         what: for errors.
+
+    Attributes:
+        adds: whether blocks go from the larger partition to the smaller one, and are added up.
     """
+
+    adds: ClassVar[bool]
 
     def __init__(
         self,
@@ -127,17 +132,29 @@ class Between:
         self.places = Places(one, many, is_one_first)
         self.union = union_of(few, lots)
 
-    def agree(self, x: torch.Tensor, owners: Partition) -> Structure:
-        """What is to be moved, and whether anybody wants gradients; collective over both."""
-        return agree(self.union, x, self.what, owners=owners)
+    @uncompiled
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Copy, or add up; collective over both partitions."""
+        if not self.union.active:
+            return nothing_of(x, self.union, self.what)
+        if self.is_identity:
+            return x.clone()
+        structure = agree(self.union, x, self.what, owners=self.lots if self.adds else self.few)
+        shape = self.result_shape(structure)
+        operator = Passing(self, not self.adds, shape, tuple(x.shape), structure.dtype)
+        return apply_operator(operator, x, requires_grad=structure.requires_grad)
+
+    def result_shape(self, structure: Structure) -> tuple[int, ...]:
+        """Return the shape of what this rank gets."""
+        raise NotImplementedError
 
     def nothing(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What a rank gets that has no part in the result."""
+        """Return what a rank gets that has no part in the result."""
         batch = like.shape[0] if self.preserve_batch and like.dim() else None
         return zero_volume_tensor(batch, dtype=dtype, device=like.device)
 
     def give(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
-        """From the one to the many: what this rank gets as one of them.
+        """Copy from the one to the many; return what this rank gets as one of them.
 
         Args:
             x: what it gives, where it is the one.
@@ -153,7 +170,7 @@ class Between:
         return result
 
     def add(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
-        """From the many to the one: what this rank gets as that.
+        """Add up from the many to the one; return what this rank gets as that.
 
         Args:
             x: what it adds, where it is one of the many.
@@ -175,6 +192,8 @@ class Between:
 class Broadcaster(Between):
     """A broadcast that is done again and again; making one is collective over the world."""
 
+    adds = False
+
     def __init__(
         self,
         P_x: Partition,
@@ -186,22 +205,16 @@ class Broadcaster(Between):
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch, what)
 
-    @uncompiled
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Broadcast."""
-        if not self.union.active:
-            return nothing_of(x, self.union, self.what)
-        if self.is_identity:
-            return x.clone()
-        structure = self.agree(x, self.few)
+    def result_shape(self, structure: Structure) -> tuple[int, ...]:
+        """Return the shape of the one that stands for this rank."""
         many = self.places.many
-        shape = structure.shapes[self.few.ranks.index(many.ranks[0])] if many.active else (0,)
-        operator = Passing(self, True, shape, tuple(x.shape), structure.dtype)
-        return apply_operator(operator, x, requires_grad=structure.requires_grad)
+        return structure.shapes[self.few.ranks.index(many.ranks[0])] if many.active else (0,)
 
 
 class SumReducer(Between):
     """A sum-reduce that is done again and again; making one is collective over the world."""
+
+    adds = True
 
     def __init__(
         self,
@@ -214,14 +227,12 @@ class SumReducer(Between):
     ) -> None:
         super().__init__(P_y, P_x, transpose_dest, transpose_src, preserve_batch, what)
 
-    @uncompiled
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum-reduce."""
-        if not self.union.active:
-            return nothing_of(x, self.union, self.what)
-        if self.is_identity:
-            return x.clone()
-        structure = self.agree(x, self.lots)
+    def result_shape(self, structure: Structure) -> tuple[int, ...]:
+        """Return the shape of the blocks that this rank stands for.
+
+        Raises:
+            MismatchError: blocks that are to be added up have different shapes; on all ranks.
+        """
         shape: tuple[int, ...] = (0,)
         for one, many in self.pairs:
             shapes = {structure.shapes[worker]: self.lots.ranks[worker] for worker in many}
@@ -232,8 +243,7 @@ class SumReducer(Between):
                 )
             if self.few.rank == one:
                 (shape,) = shapes
-        operator = Passing(self, False, shape, tuple(x.shape), structure.dtype)
-        return apply_operator(operator, x, requires_grad=structure.requires_grad)
+        return shape
 
 
 class Passing(NamedTuple):
