@@ -48,7 +48,7 @@ class Outbox {
   static constexpr int num_slots = 16;
   static constexpr uint64_t line_bytes = 64;
 
-  // Of the memory of all ranks, which has to be zeroed.
+  // Size of the memory of all ranks, which has to be zeroed.
   static uint64_t num_bytes(uint64_t slot_bytes, int size) {
     return static_cast<uint64_t>(size) * (sizeof(Head) + num_slots * slot_bytes);
   }

@@ -218,5 +218,5 @@ def views_of(side: Side | None) -> tuple[Any, Any]:
 
 
 def shape_of(slices: tuple[slice, ...]) -> tuple[int, ...]:
-    """Of what slices cut out."""
+    """Return the shape of what slices cut out."""
     return tuple([each.stop - each.start for each in slices])

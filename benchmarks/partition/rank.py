@@ -136,7 +136,7 @@ def repartition_settings(way: Kadril) -> list[Setting]:
 
 
 def measure_setups(P_rows: Partition, world: kadril.World) -> list[dict[str, float]]:
-    """As `measure_setup`, for layers of several kinds, none of which was there before."""
+    """Time the set-up of layers of several kinds, none of which was there before."""
     return [measure_setup(P_rows, world, num_channels) for num_channels in NUMS_OF_CHANNELS]
 
 

@@ -31,7 +31,7 @@ class Task:
         self._targets = targets
 
     def loss(self, model: nn.Module) -> torch.Tensor:
-        """Of the model, maybe wrapped, on this rank's batch."""
+        """Return the loss of the model, maybe wrapped, on this rank's batch."""
         scores = model(self._inputs)
         return cross_entropy(scores.flatten(0, -2), self._targets.flatten())
 

@@ -126,7 +126,7 @@ bool read_piece(nb::handle tensor, Piece* piece, void*& memory) {
   return true;
 }
 
-// Of kadril and torch themselves, whose frames are nobody's call site.
+// Modules of kadril and torch themselves, whose frames are nobody's call site.
 std::vector<std::string> package_paths;
 
 bool is_own_frame(std::string_view file) {

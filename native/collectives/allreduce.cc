@@ -20,7 +20,7 @@
 namespace kadril {
 namespace {
 
-// That are added up, and then shown to the others.
+// Bytes that are added up before they are shown to the others.
 constexpr uint64_t piece_bytes = 32 << 10;
 
 struct Range {

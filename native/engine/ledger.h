@@ -51,7 +51,7 @@ class Ledger {
   // where a message makes no sense.
   bool read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready);
 
-  // Of the messages read last: whether there was a request among them, and whether all members said
+  // Whether there was a request among the messages read last, and whether all members said in them
   // that they are stuck, so that none of what they wait for can come.
   bool has_news() const { return has_news_; }
   bool is_deadlocked() const { return num_stuck_ == num_members_; }

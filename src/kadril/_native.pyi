@@ -154,7 +154,7 @@ class MovePlan:
     def run_again(
         self, channel: Channel, source: object, target: object, name: str
     ) -> bytes | Failure | None:
-        """As the last `run` with copies and nothing beside.
+        """Move as the last `run` did, where that only copied.
 
         NotImplemented for tensors that lie otherwise.
         """
@@ -179,7 +179,7 @@ class Outbox:
     def __init__(self, memory: object, slot_bytes: int, rank: int, size: int, /) -> None: ...
     @staticmethod
     def num_bytes(slot_bytes: int, size: int, /) -> int:
-        """Of the memory of all ranks, which has to be zeroed."""
+        """Return the size of the memory of all ranks, which has to be zeroed."""
     @property
     def num_posted(self) -> int: ...
     @property

@@ -106,7 +106,7 @@ def test_what_needs_no_torch_loads_none(playground: Playground) -> None:
 
 
 def test_a_package_of_that_name_beside_the_script_is_told(playground: Playground) -> None:
-    """As in a checkout of Horovod, whose examples then import the checkout."""
+    """The working directory may be a checkout of Horovod, whose examples would import it."""
     (playground.directory / "horovod").mkdir()
     (playground.directory / "horovod" / "__init__.py").write_text("")
     result = run(playground, "import horovod; print(horovod.__file__)", np=1)

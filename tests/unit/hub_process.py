@@ -64,7 +64,7 @@ def join(request: dict[str, Any]) -> None:
 
 
 def be_nobody(request: dict[str, Any]) -> None:
-    """As `join`, as another user."""
+    """Join as another user; see `join`."""
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
@@ -72,7 +72,7 @@ def be_nobody(request: dict[str, Any]) -> None:
 
 
 def knock(request: dict[str, Any]) -> None:
-    """As another user, and without a look at who listens: say what comes."""
+    """Connect as another user, without a look at who listens, and say what comes."""
     os.setuid(65534)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)

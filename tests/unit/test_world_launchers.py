@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a process that nobody has launched yet."""
+    """Return the environment of a process that no launcher started."""
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -146,7 +146,7 @@ def test_torchrun_with_a_process_group(tmp_path: Path) -> None:
 
 
 def test_srun(tmp_path: Path) -> None:
-    """As Slurm starts two tasks on one node, with a secret: rank 0 serves the store itself."""
+    """Slurm starts two tasks on one node, with a secret: rank 0 serves the store itself."""
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o600)

@@ -68,7 +68,7 @@ class Card:
         return (self.boot_id, self.namespaces, self.uid, self.label)
 
     def pack(self) -> bytes:
-        """As JSON."""
+        """Return the card as JSON."""
         return pack(dataclasses.asdict(self))
 
     @classmethod

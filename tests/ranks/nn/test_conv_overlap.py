@@ -43,7 +43,7 @@ def lies(layer: Any) -> bool:
 
 @st.composite
 def lying_cases(draw: st.DrawFn, size: int) -> Case:
-    """As many outputs as inputs, or half as many; halos may reach over several workers."""
+    """There are as many outputs as inputs, or half; halos may reach over several workers."""
     num_spatial = draw(st.integers(1, 3))
     fitting = grids_up_to(size, num_spatial + 1)
     split = [shape for shape in fitting if math.prod(shape[1:]) > 1]
@@ -222,7 +222,7 @@ def test_half_precision_by_autocast(world: World) -> None:
 
 @ranks(2)
 def test_second_derivative_under_autocast(world: World) -> None:
-    """Of sum y^2 it is 2 A* A, in bfloat16; numbers are small integers, so it is exact."""
+    """The derivative of sum y^2 is 2 A* A; numbers are small integers, so bfloat16 is exact."""
     layer = torch.nn.Conv1d(1, 1, 3, padding=1, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([1.0, 2.0, 1.0]).view(1, 1, 3))

@@ -99,7 +99,7 @@ def test_calls(world: World) -> None:
 
 
 def check_same_but_unused(model: nn.Module, P: Partition, x: torch.Tensor) -> None:
-    """As `check_same`, for a model of which not all parameters are used."""
+    """Check a model of which not all parameters are used; see `check_same`."""
     probe = copy.deepcopy(model.double())
     probe(x).sum().backward()
     for name, parameter in probe.named_parameters():
@@ -184,7 +184,7 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
 
 @ranks(2)
 def test_gathering_and_cutting_are_adjoint(world: World) -> None:
-    """Of replicated vectors, which count once: each of two workers has half of their product."""
+    """Replicated vectors count once: each of two workers has half of their product."""
     P = grid(world, (1, 2))
     block = integer_valued((3, 2), seed=1, rank=world.rank)
     whole = integer_valued((3, 4), seed=2)

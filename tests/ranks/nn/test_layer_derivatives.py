@@ -240,7 +240,7 @@ def test_dropouts(world: World) -> None:
 
 @ranks(2)
 def test_embedding(world: World) -> None:
-    """Of the table: every worker has a copy, and the penalty is one of all."""
+    """Every worker has a copy of the table, and the penalty is one of all."""
     P_x = grid(world, (2,))
     torch.manual_seed(6)
     words = torch.tensor([3, 0, 3, 1])

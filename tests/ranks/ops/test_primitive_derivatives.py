@@ -144,7 +144,7 @@ def weighed(blocks: Sequence[torch.Tensor], seed: int) -> torch.Tensor:
 def derivatives(
     function: Callable[[Blocks], Blocks], blocks: Blocks, once: bool, once_out: bool
 ) -> list[Blocks]:
-    """Of sum w y^4: y, gradients, gradients of <x*, v>, and of <x**, u>, with constants u, v, w.
+    """Return y, and for sum w y^4 the gradients, those of <x*, v> and those of <x**, u>.
 
     Args:
         function: from blocks to results.

@@ -18,7 +18,7 @@ NAME, OPTIONS = OPTIMIZERS[3]
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """As a user has it who loads in one process; torch says that it does so."""
+    """Load in one process, as a user may; torch says that it does so."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield

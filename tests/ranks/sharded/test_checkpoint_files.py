@@ -54,7 +54,7 @@ def test_an_index_that_was_changed_is_not_loaded(world: World, tmp_path: Path) -
 
 @ranks(2)
 def test_ranks_that_read_different_checkpoints_are_told(world: World, tmp_path: Path) -> None:
-    """As on hosts whose disks have directories of the same name, or when another job saves."""
+    """Hosts may have directories of the same name on their disks, or another job saves."""
     trainer = make_trainer(world)
     for number in range(2):
         trainer.save(tmp_path / f"own{number}")

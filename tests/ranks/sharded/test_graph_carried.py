@@ -129,7 +129,7 @@ def add_up_any_mix(world: World) -> None:
 
 @ranks(2, transports=TRANSPORTS)
 def test_compiled_passes_may_be_dropped(world: World) -> None:
-    """As many as each rank has made, compiled or not; what comes after that counts."""
+    """A drop takes all passes of each rank, compiled or not; what comes after it counts."""
     dice = random.Random(3)
     model, trainer, *ways = make(world)
     means = []

@@ -73,7 +73,7 @@ def test_predividing_gives_the_same_mean(world: World) -> None:
 
 @ranks(2)
 def test_parameters_that_are_views_of_one_memory(world: World) -> None:
-    """As a trainer lays them out: AOTAutograd must not take them for one tensor."""
+    """AOTAutograd must not take parameters for one tensor that a trainer lays out together."""
     model = whole(Tricky())
     expected = reference(model, world, batch(world.rank))
     flat = torch.empty(sum(each.numel() for each in model.parameters()), dtype=torch.float64)

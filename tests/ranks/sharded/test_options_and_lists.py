@@ -111,7 +111,7 @@ def test_sets_are_refused(world: World) -> None:
 
 
 def test_numbers_go_on_after_all_items() -> None:
-    """Of [a, a, b] the names are 0 and 2: two parameters, and the next number is not 2."""
+    """[a, a, b] has the names 0 and 2: two parameters, and the next number is not 2."""
     a, b, c = make_parameters(((1,), (2,), (3,)))
     listed = ParameterList()
     (group,) = read_groups([a, a, b])

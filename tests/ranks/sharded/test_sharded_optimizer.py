@@ -34,7 +34,7 @@ UNFUSED = {**OPTIONS, "fused": False}
 
 @ranks(1, 2, 3)
 def test_gradients_that_somebody_else_reduced(world: World) -> None:
-    """As behind DistributedDataParallel: each rank has the mean, and keeps it."""
+    """Behind DistributedDataParallel each rank has the mean, and keeps it."""
     for rule in (None, "largest_first"):
         parameters = make_parameters()
         optimizer = ShardedOptimizer(

@@ -208,7 +208,7 @@ def test_groups_and_schedulers(world: World) -> None:
 
 @ranks(1, 2, 3)
 def test_clip_by_the_norm_of_all_gradients(world: World) -> None:
-    """Of 4^2 * 16 and 3^2 * 16 the roots are exact: 20. Elsewhere a bound.
+    """The roots of 4^2 * 16 and 3^2 * 16 are exact: 20. Elsewhere a bound.
 
     A norm of n elements, each rounded once when squared and once per addition, is off by at most
     n eps relatively, and in pairwise sums by far less; 1e-5 is n eps for the 1042 elements here.
@@ -240,7 +240,7 @@ def test_clip_by_the_norm_of_all_gradients(world: World) -> None:
 
 @ranks(2)
 def test_a_norm_with_what_is_not_a_number_is_none(world: World) -> None:
-    """As torch has it: all gradients become NaN, and none is stepped by what it was."""
+    """All gradients become NaN, as in torch, and none is stepped by what it was."""
     for norm_type in (2.0, float("inf")):
         parameters = make_parameters(((50,), (70,)))
         trainer = POS_Trainer(parameters, "sgd", {"lr": 1.0}, world=world)

@@ -49,7 +49,7 @@ def on_ranks(
     timeout: float = 45.0,
     **options: object,
 ) -> Callable[[Body], Body]:
-    """As `kadril.testing.ranks`, with the engine running while the body runs."""
+    """Run a test as `kadril.testing.ranks` does, with the engine running beside it."""
     mark = ranks(*sizes, transports=transports, timeout=timeout, **options)
 
     def decorate(body: Body) -> Body:

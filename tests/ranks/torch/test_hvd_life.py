@@ -334,7 +334,7 @@ def test_the_engine_has_one_thread_state(world: World) -> None:
 
 @with_peers_on_shm
 def test_a_worker_made_by_fork_comes_and_goes(world: World) -> None:
-    """As a DataLoader's: it uses torch, not hvd, and leaves by the way of a normal exit."""
+    """A child like a DataLoader's uses torch, not hvd, and ends by a normal exit."""
 
     def work() -> None:
         assert torch.arange(10).sum().item() == 45

@@ -17,7 +17,7 @@ SHAPES = ((4,), (2, 2))
 
 
 def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of two vectors; the definition."""
+    """Return Adasum of two vectors, by its definition."""
     dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
     return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
 

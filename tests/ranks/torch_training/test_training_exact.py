@@ -124,7 +124,7 @@ def test_dtypes_travel_in_their_own_buckets(world: World) -> None:
 
 
 def backward_real(parameters: list[torch.nn.Parameter], pull: list[torch.Tensor | None]) -> None:
-    """As `backward`, for parameters of mixed dtypes: of complex ones the real part is pulled."""
+    """Make gradients of mixed dtypes, of the real part of complex ones; see `backward`."""
     terms = []
     for parameter, each in zip(parameters, pull, strict=True):
         real = parameter.real if parameter.is_complex() else parameter

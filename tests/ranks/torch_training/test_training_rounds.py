@@ -136,7 +136,7 @@ def test_zero_grad_drops_gradients_that_are_on_their_way(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_gradients_that_are_not_cleared_are_added_to(world: World) -> None:
-    """As in torch: the reduced gradient stays, and the next one is added to it."""
+    """The reduced gradient stays, as in torch, and the next one is added to it."""
     hvd.init()
     parameters = make_parameters()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), op=hvd.Average)
