@@ -496,6 +496,27 @@ def test_losses_have_their_value_on_rank_0(world: World) -> None:
         dnn.DistributedL1Loss(P_x, reduction="batchmean")
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (4, 1, 1)], ids=str)
+@ranks(4)
+def test_losses_take_any_blocks(world: World, shape: tuple[int, ...]) -> None:
+    """DistDL adds up what workers have: the blocks need not tile a tensor of as many dims as axes.
+
+    Losses that stood on those of `kadril.nn` refused such blocks for a while.
+    """
+    P_x = arranged(everyone(world), shape)
+    x = torch.arange(5.0 * (world.rank + 1)).view(-1, 5).requires_grad_()
+    value = dnn.DistributedMSELoss(P_x)(x, torch.ones(1, 5))
+    value.backward()
+    num_elements = 5 * (1 + 2 + 3 + 4)
+    squares = [(torch.arange(5.0 * (rank + 1)) - 1).square().sum() for rank in range(4)]
+    # Sums of small integers, divided once.
+    assert value.item() == (sum(squares) / num_elements if world.rank == 0 else 0.0)
+    assert x.grad is not None
+    # A product and a quotient, in one of two orders: a rounding each.
+    torch.testing.assert_close(x.grad, 2 * (x.detach() - 1) / num_elements, rtol=3e-7, atol=0)
+
+
 @ranks(1)
 def test_what_stands_at_the_end(world: World) -> None:
     nothing = ZeroVolumeCorrectorFunction.apply(zero_volume_tensor(3, requires_grad=True))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from kadril import nn
+from kadril.partition import Partition
 
 from ..backends.mpi.partition import MPIPartition
 from ..functional import ZeroVolumeCorrectorFunction
@@ -25,10 +27,13 @@ __all__ = [
 
 
 class DistributedLossBase(Module):
-    """A loss that is a sum, or an average, over all elements of a global tensor.
+    """A loss that is a sum, or an average, over the elements of all workers.
+
+    DistDL takes any blocks on any partition: workers add up what they have, whether or not their
+    blocks tile a tensor. So blocks are flat here, side by side on a partition of one axis.
 
     Args:
-        P_x: of input and target; one axis for each dim.
+        P_x: workers that have input and target.
         reduction: "mean", "sum", or "none" for the block of each worker.
 
     Raises:
@@ -50,10 +55,11 @@ class DistributedLossBase(Module):
         self.reduction = reduction
         first = P_x.create_partition_inclusive([0])
         self.P_0 = first.create_cartesian_topology_partition([1] * P_x.dim)
-        self._beneath = partition_beneath(P_x)
+        self._beneath = flat_partition(P_x)
         self._loss: Any = None
         if self._beneath is not None:
-            self._loss = self._layer_class(self._beneath, reduction=reduction, what=what)
+            summed = "sum" if reduction == "batchmean" else reduction
+            self._loss = self._layer_class(self._beneath, reduction=summed, what=what)
 
     def forward(self, local_input: torch.Tensor, local_target: torch.Tensor) -> torch.Tensor:
         """Return the loss on the first worker, 0.0 elsewhere; blocks where nothing is reduced."""
@@ -62,11 +68,26 @@ class DistributedLossBase(Module):
                 return local_input.clone()
             # What came before may need this worker in its backward pass.
             return ZeroVolumeCorrectorFunction.apply(as_zero_volume(local_input))
-        value: torch.Tensor = self._loss(local_input, local_target)
+        x, target = torch.broadcast_tensors(local_input, local_target)
+        value: torch.Tensor = self._loss(x.reshape(-1), target.reshape(-1))
         if self.reduction == "none":
-            return value
+            return value.reshape(x.shape)
+        if self.reduction == "batchmean":
+            value = value / self._batch_size(local_input)
         value = keep_on_owner(value, self._beneath.group, type(self).__name__)
         return ZeroVolumeCorrectorFunction.apply(value)
+
+    def _batch_size(self, x: torch.Tensor) -> int:
+        """Return the size of the batch: along it, workers first on all other axes have it all."""
+        is_first = not np.any(np.atleast_1d(self.P_x.index)[1:])
+        mine = np.array([x.shape[0] if is_first else 0], dtype=np.int64)
+        return int(self.P_x.allreduce_data(mine)[0])
+
+
+def flat_partition(P_x: MPIPartition) -> Partition | None:
+    """Return the workers of a partition on one axis; None where it has no partition beneath."""
+    core = partition_beneath(P_x)
+    return None if core is None else core.create_cartesian_topology_partition([core.size])
 
 
 class DistributedL1Loss(DistributedLossBase):
