@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import kadril
 from kadril.config import Config
 from kadril.testing import run_on_ranks
 from kadril.world import World
@@ -107,7 +108,11 @@ def forked() -> str:
 
 
 def not_initialized() -> str:
-    return error_of(kadril.rank)
+    # In a process of its own: in this one a world may have been opened and closed before.
+    ended = subprocess.run(
+        [sys.executable, "-c", "import kadril; kadril.rank()"], stderr=subprocess.PIPE, text=True
+    )
+    return ended.stderr.splitlines()[-1]
 
 
 def half_a_launcher() -> str:

@@ -186,7 +186,10 @@ def test_revoke_from_another_thread_wakes_all_that_wait(world: World) -> None:
             group.barrier()
         assert caught.value.rank == 0
     world.transport.barrier()
-    with pytest.raises(Revoked):  # also who comes later, and was busy elsewhere
+    # Also who comes later, and was busy elsewhere. Over gloo it may still meet what rank 0 had sent
+    # before it gave up, if it comes within a tenth of a second; the next call ends in any case.
+    with pytest.raises(Revoked):  # noqa: PT012
+        group.barrier()
         group.barrier()
 
 

@@ -56,7 +56,7 @@ def test_a_cut_tensor_travels_and_does_not_compute() -> None:
         assert torch.equal(each.local, local)
         assert each.local.data_ptr() != local.data_ptr()
     assert "elements 2 to 7 of (3, 4)" in repr(cut)
-    with pytest.raises(UnsupportedError, match=r"a part is here; .* `local`"):
+    with pytest.raises(UnsupportedError, match=r"a part of the tensor; .* `local`"):
         cut + 1
     with pytest.raises(StateError, match="only elements 2 to 7"):
         cut.whole()
