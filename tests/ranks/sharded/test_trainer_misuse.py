@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_kit import backward, make_parameters, pull_of
+from sharded_kit import (
+    OPTIMIZERS,
+    assert_same,
+    backward,
+    make_parameters,
+    mean,
+    one_process,
+    plain,
+    pull_of,
+)
 
 from kadril.errors import MismatchError, StateError, UnsupportedError
 from kadril.sharded import POS_Trainer, ShardedOptimizer
@@ -153,6 +162,31 @@ def test_sparse_gradients_are_named(world: World) -> None:
     with pytest.raises(UnsupportedError, match=r"'weight' has a sparse gradient"):
         optimizer.step()
     assert torch.equal(table.weight, before)
+
+
+@ranks(2, transports=("shm", "c10d"))
+def test_a_refused_sparse_gradient_can_be_taken_back(world: World) -> None:
+    """A bucket lost its turn to the error, and the sums of the next ones were those of others."""
+    shapes = ((70_000,), (300_007,), (90_000,))
+    name, options = OPTIMIZERS[2]
+    for stage in (2, 1):
+        for place in range(len(shapes)):
+            for culprits in ((0,), (0, 1)):
+                pulls = [pull_of(rank, place, 2, shapes) for rank in range(2)]
+                for rank in culprits:
+                    pulls[rank][place] = None
+                parameters = make_parameters(shapes)
+                trainer = POS_Trainer(parameters, name, options, world=world, stage=stage)
+                backward(parameters, pulls[world.rank])
+                if world.rank in culprits:
+                    parameters[place].grad = torch.sparse_coo_tensor(
+                        [[1]], [1.0], shapes[place], check_invariants=True
+                    )
+                    with pytest.raises(UnsupportedError, match="has a sparse gradient"):
+                        trainer.step()
+                    parameters[place].grad = None
+                trainer.step()
+                assert_same(parameters, one_process(plain(name, options), [mean(pulls)], shapes)[0])
 
 
 @ranks(2)

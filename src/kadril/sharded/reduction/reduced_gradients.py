@@ -151,26 +151,35 @@ class ReducedGradients:
     def _send_ready(self) -> None:
         """Send buckets that are complete, as long as it is their turn."""
         while self._round.is_ready:
-            self._begin_cycle()
             self._take_turn()
 
     def _begin_cycle(self) -> None:
         if not self._round.is_in_cycle:
             self._carrier.begin_cycle()
 
-    def _take_turn(self) -> None:
-        """Send the bucket whose turn it is."""
-        bucket = self._shards.buckets[self._round.take_turn()]
+    def _take_turn(self, *, is_called: bool = False) -> None:
+        """Send the bucket whose turn it is.
+
+        Args:
+            is_called: whether another rank has begun the cycle, and called this one to it.
+
+        Raises:
+            UnsupportedError: a gradient is sparse. The bucket keeps its gradients and its turn.
+        """
+        bucket = self._shards.buckets[self._round.next_bucket]
         # Others may still reduce what they have not dropped yet; nothing of now is for them.
         taken = bucket.nothing if self._round.is_held else self._take(bucket, is_given=True)
+        if not is_called:
+            self._begin_cycle()
+        self._round.take_turn()
         self._carrier.send(bucket, taken)
 
-    def _finish_cycle(self) -> None:
+    def _finish_cycle(self, *, is_called: bool = True) -> None:
         """Send the rest of the buckets in the order, or all where no cycle is begun."""
         if self._round.order:
-            self._take_turn()
+            self._take_turn(is_called=is_called)
         while self._round.is_in_cycle:
-            self._take_turn()
+            self._take_turn(is_called=is_called)
 
     def _take(self, bucket: Bucket, *, is_given: bool) -> list[torch.Tensor | None]:
         """Take the gradients of a bucket; with stage 2 its parameters have none from now on."""
@@ -205,8 +214,7 @@ class ReducedGradients:
         """Send what waits in buckets of the order, unless others may take it for dropped."""
         # Twice where a bucket got something after its turn: the rest of a cycle comes first.
         while not self._round.is_held and (self._round.is_in_cycle or self._has_pending()):
-            self._begin_cycle()
-            self._finish_cycle()
+            self._finish_cycle(is_called=False)
 
     def _has_pending(self) -> bool:
         """Whether a bucket of the order has a gradient that was not sent."""
@@ -238,14 +246,18 @@ class ReducedGradients:
         return [self._shards.buckets[number] for number in self._round.dormant()]
 
     def _pending_dormant(self) -> int:
-        """Bits of parameters of dormant buckets whose gradient waits."""
+        """Bits of parameters of dormant buckets whose gradient waits.
+
+        Raises:
+            UnsupportedError: a gradient is sparse; before other ranks count on it.
+        """
         if self.stage == 1 and self._round.state is State.SETTLED:
             return 0  # gradients stay, and were reduced
         return sum(
             1 << place
             for bucket in self._dormant()
-            for place, _, tensor in bucket.members
-            if raw_grad(tensor) is not None
+            for place, gradient in zip(bucket.places, bucket.take(gives_back=False), strict=True)
+            if gradient is not None
         )
 
     def _reduce_dormant(self, pending: int) -> None:

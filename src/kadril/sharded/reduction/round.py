@@ -109,6 +109,17 @@ class Round:
         """Whether all gradients of the bucket whose turn it is have come."""
         return bool(self.order) and self._num_missing[self.order[self.turn]] == 0
 
+    @property
+    def next_bucket(self) -> int:
+        """Number of the bucket whose turn it is.
+
+        Raises:
+            StateError: no bucket is in the order.
+        """
+        if not self.order:
+            raise StateError("no bucket has a turn: none is sent during the backward pass")
+        return self.order[self.turn]
+
     def is_next_alone(self, place: int) -> bool:
         """Whether a gradient of this parameter, and nothing else, is what can be sent now."""
         number = self._bucket_of[place]
@@ -133,14 +144,12 @@ class Round:
             self._completed.setdefault(number)
 
     def take_turn(self) -> int:
-        """Pass the turn on; returns the bucket that has it now.
+        """Pass the turn on; returns the bucket that had it.
 
         Raises:
             StateError: no bucket is in the order.
         """
-        if not self.order:
-            raise StateError("no bucket has a turn: none is sent during the backward pass")
-        number = self.order[self.turn]
+        number = self.next_bucket
         self.turn = (self.turn + 1) % len(self.order)
         return number
 
