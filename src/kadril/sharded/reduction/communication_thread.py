@@ -35,9 +35,11 @@ class CommunicationThread:
         """Queue a task.
 
         Raises:
-            BaseException: what an earlier task raised; neither this one nor any other is run then.
+            BaseException: what an earlier task raised; neither this one is run then, nor any that
+                was queued behind that one.
         """
-        self._raise_error()
+        if self._errors:
+            self.wait()  # until the worker has passed over what it may not run
         if not self._is_started:
             self._is_started = True
             arguments = (self._tasks, self._errors)
@@ -57,9 +59,6 @@ class CommunicationThread:
             done = threading.Event()
             self._tasks.put(done.set)
             done.wait()
-        self._raise_error()
-
-    def _raise_error(self) -> None:
         if self._errors:
             error = self._errors[0]
             self._errors.clear()
