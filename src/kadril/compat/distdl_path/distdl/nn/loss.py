@@ -68,7 +68,7 @@ class DistributedLossBase(Module):
                 return local_input.clone()
             # What came before may need this worker in its backward pass.
             return ZeroVolumeCorrectorFunction.apply(as_zero_volume(local_input))
-        x, target = torch.broadcast_tensors(local_input, local_target)
+        x, target = torch.broadcast_tensors(local_input, local_target)  # type: ignore[no-untyped-call]
         value: torch.Tensor = self._loss(x.reshape(-1), target.reshape(-1))
         if self.reduction == "none":
             return value.reshape(x.shape)
