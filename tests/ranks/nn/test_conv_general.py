@@ -9,7 +9,8 @@ import pytest
 import torch
 from conv_cases import check_drawn
 from conv_general_cases import GeneralCase, check_general, general_cases
-from partition_kit import TRANSPORTS, Case, draw_cases, grid
+from conv_kit import with_whole_numbers
+from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.channel_groups import pieces_of
@@ -20,7 +21,7 @@ from kadril.nn.conv.layers import (
 )
 from kadril.ops import zero_volume_tensor
 from kadril.partition import Interval
-from kadril.testing import ranks
+from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
 
@@ -92,6 +93,32 @@ def test_form_follows_from_the_partitions(world: World) -> None:
     assert type(DistributedConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)) is DistributedGeneralConv1d
     with pytest.raises(ValueError, match="splits spatial dims too"):
         DistributedChannelConv1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
+
+
+@ranks(4)
+def test_groups_under_autocast(world: World) -> None:
+    """A bias, and the zeros of outputs without a group, made the parts of some workers float32."""
+    places = [
+        ((1, 2, 1), (1, 1, 1), (1, 2, 1)),
+        ((1, 1, 1), (1, 2, 1), (2, 1, 1)),
+        ((1, 2, 1), (1, 2, 1), (2, 2, 1)),
+    ]
+    for groups, shapes in itertools.product((2, 3), places):
+        P_x, P_y, P_w = (grid(world, shape) for shape in shapes)
+        layer = with_whole_numbers(torch.nn.Conv1d(groups, 2 * groups, 3, groups=groups)).float()
+        twin = DistributedConv1d.of(layer, P_x, P_y, P_w)
+        x = integer_valued((1, groups, 5), torch.float32, seed=groups)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = layer(x)
+            y = twin(block(x, P_x))
+        if y.requires_grad:
+            y.float().sum().backward()
+        if P_y.active:
+            assert y.dtype == torch.bfloat16
+            assert torch.equal(y, block(expected, P_y))
+        if twin.weight is not None:
+            assert twin.weight.grad is not None
+            assert twin.weight.grad.dtype == torch.float32
 
 
 @ranks(4)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import torch
 
 from kadril import ops
+from kadril.nn.conv.autocast import autocast_dtype, cast
 from kadril.nn.conv.channel_groups import convolve_pieces
 from kadril.nn.conv.conv_form import ConvForm, Kind, check_axes
 from kadril.nn.conv.conv_settings import ConvSettings
@@ -122,6 +123,11 @@ class SplitForm(ConvForm):
         _, out_position, in_position, *positions = self.split.P_w.index
         if self.settings.groups == 1:
             return self.kind.run(x, weight, bias, plan, positions, 1)
+        # Before it is cut into pieces: a worker may have none, and those that fill up with zeros
+        # or have a bias must enter the reduction with the same dtype as the others.
+        dtype = autocast_dtype(x.device.type)
+        x, weight = cast(x, dtype), cast(weight, dtype)
+        bias = None if bias is None else cast(bias, dtype)
         outputs = self.outputs[out_position]
         spatial = [
             along[position].size

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from kadril.nn.conv.autocast import autocast_dtype, cast
 from kadril.nn.conv.overlap import run_beside
 from kadril.nn.conv.strips import Strip, StripPlan
 from kadril.ops.calling import anchor_for, apply_tied, tie, tied
@@ -137,7 +138,7 @@ def convolve_with_strips(
             of the backward pass.
     """
     kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    dtype = autocast_dtype(kind)
     if kind != "cpu":
         # Another thread would not be in the stream of this one.
         layer = layer._replace(overlaps=False)
@@ -148,11 +149,6 @@ def convolve_with_strips(
     return apply_tied(
         StripConvFunction, x, weight, bias, block, anchor, layer, requires_grad, dtype
     )
-
-
-def cast(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Cast a tensor as autocast does for a convolution; not where that is off."""
-    return x if dtype is None or x.dtype == torch.float64 else x.to(dtype)
 
 
 class StripConvFunction(torch.autograd.Function):
