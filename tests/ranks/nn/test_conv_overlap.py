@@ -277,4 +277,8 @@ def test_both_sides_end_before_an_error_is_raised() -> None:
     with pytest.raises(ValueError, match="here"):
         run_beside(lambda: done.append("again"), fail)
     assert done[-1] == "again"
+    # Work that fails because a peer is lost must not hide who was.
+    with pytest.raises(OSError, match="lost") as caught:
+        run_beside(lose, fail)
+    assert isinstance(caught.value.__context__, ValueError)
     assert run_beside(lambda: None, work) == "result"

@@ -49,6 +49,6 @@ def run_beside(exchange: Callable[[], None], meanwhile: Callable[[], Result]) ->
         result = meanwhile()
     finally:
         thread.join()
-    if errors:
-        raise errors[0]
+        if errors:
+            raise errors[0]
     return result
