@@ -50,12 +50,14 @@ class Structure(NamedTuple):
         shapes: of each worker's block.
         dtype: of all.
         requires_grad: whether any of them does, and graphs are recorded.
+        ranks: of the workers, in the world.
     """
 
     partition_shape: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
     requires_grad: bool
+    ranks: tuple[int, ...]
 
     def blocks(self, what: str) -> list[list[Interval]]:
         """Return, for each dim, the interval of the global tensor at each position along its axis.
@@ -77,14 +79,14 @@ def blocks_of(structure: Structure, what: str) -> tuple[list[Interval], ...]:
             f" {text(structure.partition_shape)}; give the partition one axis for each dim"
         )
     sizes = [[-1] * length for length in structure.partition_shape]
-    for rank, shape in enumerate(structure.shapes):
-        for dim, position in enumerate(index_of(rank, structure.partition_shape)):
+    for worker, shape in enumerate(structure.shapes):
+        for dim, position in enumerate(index_of(worker, structure.partition_shape)):
             known = sizes[dim][position]
             if known not in (-1, shape[dim]):
                 raise MismatchError(
                     f"{what}: blocks do not fit together: along dim {dim}, workers at position"
-                    f" {position} of the axis have {known} and (rank {rank}) {shape[dim]}"
-                    " elements; workers in line must have blocks of the same size"
+                    f" {position} of the axis have {known} and (rank {structure.ranks[worker]})"
+                    f" {shape[dim]} elements; workers in line must have blocks of the same size"
                 )
             sizes[dim][position] = shape[dim]
     return tuple(intervals_of(each) for each in sizes)
@@ -202,7 +204,7 @@ def structure_of(
     dtype = check_alike(held, by_rank, what)
     requires_grad = any(row.requires_grad for row in by_rank.values()) and is_differentiable(dtype)
     shapes = tuple(row.shape for row in held.values())
-    return Structure(owners_shape, shapes, dtype, requires_grad)
+    return Structure(owners_shape, shapes, dtype, requires_grad, owners)
 
 
 def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str) -> torch.dtype:

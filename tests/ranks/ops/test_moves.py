@@ -72,6 +72,15 @@ def test_halo_of_any_width(world: World, periodic: bool) -> None:
         )
 
 
+@ranks(3)
+def test_ranks_of_the_world_in_errors(world: World) -> None:
+    """The odd one is rank 2, and was called rank 1: its position in the partition."""
+    P_x = grid(world, (2, 1), first=1)
+    if P_x.active:
+        with pytest.raises(MismatchError, match=r"dim 1.*have 5 and \(rank 2\) 6 elements"):
+            ops.halo_exchange(torch.zeros(3, 4 + world.rank), P_x, [(1, 1), (0, 0)])
+
+
 @ranks(2)
 def test_blocks_that_do_not_fit(world: World) -> None:
     P_x = grid(world, (2, 1))

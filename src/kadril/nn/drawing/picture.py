@@ -184,4 +184,4 @@ def balanced_structure(P_x: Partition, shape: Sequence[int]) -> Structure:
         tuple(each[place].size for each, place in zip(blocks, index, strict=True))
         for index in P_x.indices()
     )
-    return Structure(P_x.shape, shapes, torch.float32, False)
+    return Structure(P_x.shape, shapes, torch.float32, False, P_x.ranks)
