@@ -401,6 +401,16 @@ def test_linear(world: World) -> None:
     assert torch.equal(layer.sublinear.weight.grad, torch_layer.weight.grad[rows, columns])
 
 
+@ranks(3)
+def test_linear_refuses_weights_of_three_axes_everywhere(world: World) -> None:
+    """Only workers with weights raised, by numpy, and the others waited for them."""
+    P_world = everyone(world)
+    P_x, P_y = arranged(P_world, [1, 2]), arranged(P_world, [1, 1])
+    P_w = arranged(P_world, [1, 1, 2])
+    with pytest.raises(ValueError, match=r"P_w must be P_fo x P_fi, .*\[1, 1, 2\]"):
+        dnn.DistributedLinear(P_x, P_y, P_w, 4, 3)
+
+
 @ranks(4)
 def test_batch_norm(world: World) -> None:
     """Running variances are the biased ones, which are not torch's."""

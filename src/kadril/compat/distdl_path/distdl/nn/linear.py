@@ -35,7 +35,7 @@ class DistributedLinear(Module):
         sublinear: the block of this worker, on `P_w`; it has a bias in column 0.
 
     Raises:
-        ValueError: the partitions do not match each other.
+        ValueError: the partitions do not match each other; on all ranks.
     """
 
     def __init__(
@@ -51,6 +51,11 @@ class DistributedLinear(Module):
         self.P_x, self.P_y, self.P_w = P_x, P_y, P_w
         self.in_features, self.out_features = int(in_features), int(out_features)
         self.bias = bool(bias)
+        if len(P_w.shape) != 2:  # what else may be wrong, `kadril.nn` finds on all ranks
+            raise ValueError(
+                f"{type(self).__name__}: P_w must be P_fo x P_fi, with 2 axes; got"
+                f" {[int(length) for length in P_w.shape]}"
+            )
         if P_w.active:
             num_out, num_in = compute_subshape(
                 P_w.shape, P_w.index, [self.out_features, self.in_features]
