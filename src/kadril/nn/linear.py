@@ -86,8 +86,7 @@ class DistributedLinear(SplitParameters, torch.nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self._set_up(P_x, P_y, P_w, what)
-        if self.weight.device.type != "meta":
-            same_on_all(P_x if P_w is None else P_w, [self.weight, self.bias], what=self.what)
+        same_on_all(P_x if P_w is None else P_w, [self.weight, self.bias], what=self.what)
         if self.blocks is not None:
             self._keep_blocks(self.blocks.split, self)
 

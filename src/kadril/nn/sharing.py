@@ -50,11 +50,14 @@ def refuse_data(x: torch.Tensor, what: str) -> None:
 def same_on_all(
     partition: Partition, tensors: Sequence[torch.Tensor | None], *, what: str = "parameters"
 ) -> None:
-    """Copy the values of the first worker to all, in place; collective over the partition."""
+    """Copy the values of the first worker to all, in place; collective over the partition.
+
+    Tensors on the meta device, the same on all workers, have no values, and are left out.
+    """
     if not partition.active or partition.size == 1:
         return
     for tensor in tensors:
-        if tensor is None or not tensor.numel():
+        if tensor is None or not tensor.numel() or tensor.is_meta:
             continue
         data = tensor.detach().contiguous()
         partition.transport.broadcast(data, 0, name=what)

@@ -131,6 +131,18 @@ def test_half_precision_by_autocast(world: World) -> None:
     assert twin.weight.grad.view(-1).tolist() == [7.0, 8.0, 7.0]
 
 
+@ranks(2)
+def test_parameters_on_the_meta_device(world: World) -> None:
+    """They have no values to begin alike with, and were sent all the same."""
+    whole = DistributedConv1d(grid(world, (1, 1, 2)), 2, 2, 3, device="meta")
+    P_x, P_w = grid(world, (1, 2, 1)), grid(world, (1, 2, 1))
+    split = DistributedConv1d(P_x, 2, 2, 3, device="meta", P_y=grid(world, (1, 1, 1)), P_w=P_w)
+    for layer, shape in ((whole, (2, 2, 3)), (split, (2, 1, 3))):
+        assert layer.weight is not None
+        assert layer.weight.is_meta
+        assert layer.weight.shape == shape
+
+
 @ranks(3)
 def test_bad_input(world: World) -> None:
     """Errors on all ranks, before anything is moved; the layer works afterwards."""
