@@ -282,3 +282,25 @@ def test_both_sides_end_before_an_error_is_raised() -> None:
         run_beside(lose, fail)
     assert isinstance(caught.value.__context__, ValueError)
     assert run_beside(lambda: None, work) == "result"
+
+
+@ranks(2)
+def test_overlap_on_a_transport_for_one_thread(world: World) -> None:
+    """An MPI for one thread only refused the exchange in the first call; now the layer warns."""
+    P_x = grid(world, (1, 1, 2))
+    logger, records = logging.getLogger("kadril"), Records()
+    logger.addHandler(records)
+    transport = P_x.transport
+    transport.takes_any_thread = False
+    try:
+        layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, padding=1))
+        twin = DistributedConv1d.of(layer, P_x, overlap=True)
+        assert "although overlap=True" in records.texts[-1]
+        assert records.texts[-1].startswith("WARNING: DistributedFeatureConv1d")
+        assert "overlap=False" in repr(twin)
+        x = integer_valued((1, 1, 8), seed=1)
+        assert torch.equal(twin(block(x, P_x)), block(layer(x), P_x))
+        assert lies(twin)
+    finally:
+        transport.takes_any_thread = True
+        logger.removeHandler(records)

@@ -28,7 +28,7 @@ import torch
 from kadril.nn.conv.conv_form import ConvForm, Kind, check_axes
 from kadril.nn.conv.conv_settings import ConvSettings
 from kadril.nn.conv.convolution import CONVOLUTIONS, Convolution
-from kadril.nn.conv.overlap import should_overlap
+from kadril.nn.conv.overlap import can_overlap, should_overlap
 from kadril.nn.conv.strip_conv import StripConv, convolve_with_strips
 from kadril.nn.conv.strips import StripPlan, plan_strips
 from kadril.nn.sharing import spread_together
@@ -75,6 +75,13 @@ class FeatureForm(ConvForm):
             )
         super().__init__(kind, settings, P_x, what)
         self.overlap = overlap
+        if overlap and P_x.active and not can_overlap(P_x.transport):
+            logger.warning(
+                "%s: halos are exchanged before blocks are convolved, although overlap=True: this"
+                " MPI was initialized for one thread only; set mpi4py.rc.thread_level ="
+                " 'multiple' before mpi4py.MPI is imported",
+                what,
+            )
 
     def _settings_for(self, output_size: Sequence[int] | None) -> Hashable | None:
         if self.overlap is not None:  # a layer that was told to overlap says when it cannot
@@ -106,9 +113,11 @@ class FeatureForm(ConvForm):
     @property
     def overlaps(self) -> bool:
         """Whether halos are exchanged while blocks are convolved, where they can be."""
+        if not self.P_x.active:
+            return bool(self.overlap)
         if self.overlap is not None:
-            return self.overlap
-        return self.P_x.active and should_overlap(self.P_x.transport)
+            return self.overlap and can_overlap(self.P_x.transport)
+        return should_overlap(self.P_x.transport)
 
     def _plan(self, output_size: Sequence[int] | None, structure: Structure) -> BoxPlan:
         plan = self.kind.plan(structure, output_size)

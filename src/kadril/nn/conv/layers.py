@@ -50,8 +50,9 @@ class DistributedConv(ConvLayer):
         P_y: where the output is, if channels are split.
         P_w: where the weight is, if channels are split.
         overlap: whether halos are exchanged in a thread while the block is convolved, wherever
-            padding, stride and cut allow it; None for where that pays: large blocks, and another
-            transport than shared memory. In the feature form only.
+            padding, stride, cut and transport allow it (a warning says where they do not); None
+            for where that pays: large blocks, and another transport than shared memory. In the
+            feature form only.
 
     Making one is collective over the workers that hold the weight; with `P_y` and `P_w`, over the
     world. Parameters are drawn by torch, and then given by the first worker to all. So are saving

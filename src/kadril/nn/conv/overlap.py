@@ -16,14 +16,19 @@ from typing import TypeVar
 
 from kadril.transport.base import Transport
 
-__all__ = ["run_beside", "should_overlap"]
+__all__ = ["can_overlap", "run_beside", "should_overlap"]
 
 Result = TypeVar("Result")
 
 
+def can_overlap(transport: Transport) -> bool:
+    """Whether an exchange may run in a thread of its own."""
+    return transport.takes_any_thread
+
+
 def should_overlap(transport: Transport) -> bool:
     """Whether an exchange should run beside a convolution."""
-    return transport.overlaps and transport.takes_any_thread
+    return transport.overlaps and can_overlap(transport)
 
 
 def run_beside(exchange: Callable[[], None], meanwhile: Callable[[], Result]) -> Result:
