@@ -18,6 +18,7 @@ from kadril.compat.distdl_path.distdl.backends.mpi.buffer import (
     MPIBufferManager,
     MPIExpandableBuffer,
 )
+from kadril.compat.distdl_path.distdl.nn.adapter import per_dim
 from kadril.compat.distdl_path.distdl.nn.mixins import ConvMixin, HaloMixin
 from kadril.compat.distdl_path.distdl.utilities import dtype, slicing, tensor_decomposition
 from kadril.compat.distdl_path.distdl.utilities.index_tricks import (
@@ -190,6 +191,15 @@ def test_halos_hold_what_outputs_are_made_of(
         assert begin == first * stride
         assert end > last * stride + dilation * (kernel - 1), "a right halo may be longer"
         assert receive.tolist() == halo.tolist()
+
+
+def test_settings_are_whole_numbers() -> None:
+    """A stride of 1.5 was taken for 1."""
+    assert per_dim(np.array([2, 3]), 2, "stride") == (2, 3)
+    assert per_dim(2.0, 2, "stride") == (2, 2)
+    for value in (1.5, [1, 1.5]):
+        with pytest.raises(ValueError, match=r"stride needs whole numbers, got .*1\.5"):
+            per_dim(value, 2, "stride")
 
 
 # Buffers, and layers of one's own

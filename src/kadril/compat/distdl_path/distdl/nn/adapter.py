@@ -70,13 +70,15 @@ def per_dim(value: int | Sequence[int], num_dims: int, name: str) -> tuple[int, 
     """Return a setting for each dim, given as one number for all or as a sequence.
 
     Raises:
-        ValueError: a sequence of another length.
+        ValueError: a sequence of another length, or numbers that are not whole.
     """
-    given: int | list[int] = torch.as_tensor(value).tolist()
-    values = tuple(given) if isinstance(given, list) else (int(given),) * num_dims
+    given: float | list[float] = torch.as_tensor(value).tolist()
+    values = tuple(given) if isinstance(given, list) else (given,) * num_dims
     if len(values) != num_dims:
         raise ValueError(f"{name} needs {num_dims} values, got {values}")
-    return values
+    if any(each != int(each) for each in values):
+        raise ValueError(f"{name} needs whole numbers, got {value}")
+    return tuple(int(each) for each in values)
 
 
 def stateless(layer: torch.nn.Module) -> Stateless:
