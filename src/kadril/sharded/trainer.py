@@ -30,13 +30,13 @@ from kadril.sharded.optimizer.overlapped_step import scale_gradients, step_and_p
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
 from kadril.sharded.optimizer.supported_optimizers import OptimizerClass, choose_rule
 from kadril.sharded.ownership.dedicated_transport import dedicated_transport
-from kadril.sharded.ownership.gradient_memory import Scale
+from kadril.sharded.ownership.gradient_memory import Scale, raw_grad
 from kadril.sharded.ownership.live_trainers import check_untrained, register_trainer
 from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
 from kadril.sharded.ownership.parameter_list import ParameterList
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.communication_thread import communication_thread_for
-from kadril.sharded.reduction.grad_notice import GradNotice, raw_grad
+from kadril.sharded.reduction.grad_notice import GradNotice
 from kadril.sharded.reduction.gradients import Gradients
 from kadril.sharded.reduction.intent import Intent
 from kadril.sharded.reduction.prereduced import PrereducedGradients

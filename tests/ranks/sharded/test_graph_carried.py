@@ -33,7 +33,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from kadril.errors import MismatchError
 from kadril.sharded import POS_Trainer
 from kadril.sharded.graph import kadril_backend
-from kadril.sharded.reduction.grad_notice import raw_grad
+from kadril.sharded.ownership.gradient_memory import raw_grad
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from kadril.sharded import POS_Trainer
 from kadril.sharded.graph import backward, kadril_backend, optimize_for
-from kadril.sharded.reduction.grad_notice import raw_grad
+from kadril.sharded.ownership.gradient_memory import raw_grad
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from kadril.sharded import POS_Trainer
-from kadril.sharded.reduction.grad_notice import raw_grad
+from kadril.sharded.ownership.gradient_memory import raw_grad
 from kadril.testing import ranks
 from kadril.world import World
 

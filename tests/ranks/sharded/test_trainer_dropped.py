@@ -22,7 +22,7 @@ from sharded_kit import (
 
 from kadril.errors import MismatchError
 from kadril.sharded import POS_Trainer
-from kadril.sharded.reduction.grad_notice import raw_grad
+from kadril.sharded.ownership.gradient_memory import raw_grad
 from kadril.testing import ranks
 from kadril.world import World
 

@@ -23,7 +23,7 @@ import torch
 
 from kadril.errors import KadrilError, MismatchError
 from kadril.sharded.graph.registry import Registration, registration
-from kadril.sharded.reduction.grad_notice import raw_grad
+from kadril.sharded.ownership.gradient_memory import raw_grad
 
 __all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
 

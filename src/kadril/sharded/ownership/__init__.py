@@ -9,7 +9,7 @@
 | partition_rules.py | rules that give whole parameters to ranks: a new rule goes here |
 | shards.py | `Shards`: all buckets of a trainer, and the pieces that this rank owns |
 | bucket.py | `Bucket`: parameters that are reduced at once, in one flat memory |
-| gradient_memory.py | gradients on their way into a bucket: scale, layout, scratch memory |
+| gradient_memory.py | gradients on their way into a bucket: `.grad`, scale, layout, memory |
 | memory_order.py | the order of a tensor's elements in memory |
 | shared_memory.py | memory that all ranks of a host see |
 | dedicated_transport.py | a transport that nobody else uses |

@@ -20,10 +20,10 @@ from kadril.sharded.ownership.gradient_memory import (
     Scratch,
     check_layout,
     copy_gradients,
+    raw_grad,
 )
 from kadril.sharded.ownership.memory_order import flat_order, shaped, strides_in_memory
 from kadril.sharded.ownership.ownership_plan import BucketPlan, Entry, Piece
-from kadril.sharded.reduction.grad_notice import raw_grad
 from kadril.transport.base import Transport
 
 __all__ = ["Bucket", "OwnPiece"]

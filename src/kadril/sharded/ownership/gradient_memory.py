@@ -1,9 +1,9 @@
-"""Gradients on their way into a bucket: their scale, their layout, memory to collect them in."""
+"""Gradients on their way into a bucket: `.grad`, scale, layout, memory to collect them in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,18 @@ from kadril.sharded.ownership.ownership_plan import Entry
 from kadril.sharded.ownership.shared_memory import scratch_bytes
 from kadril.transport.base import Transport
 
-__all__ = ["Scale", "Scratch", "check_layout", "copy_gradients"]
+__all__ = [
+    "GRAD",
+    "Scale",
+    "Scratch",
+    "check_layout",
+    "copy_gradients",
+    "layout_of_grad",
+    "raw_grad",
+]
+
+# The descriptor of torch; parameters may have one of the trainer's (reduction/grad_notice.py).
+GRAD: Any = torch.Tensor.grad
 
 
 class Scale(NamedTuple):
@@ -20,6 +31,18 @@ class Scale(NamedTuple):
 
     before: float
     after: float
+
+
+def raw_grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of a parameter, as autograd has it."""
+    found: torch.Tensor | None = GRAD.__get__(tensor)
+    return found
+
+
+def layout_of_grad(tensor: torch.Tensor) -> torch.layout | None:
+    """Return the layout of the gradient of a parameter; None where there is none."""
+    gradient = raw_grad(tensor)
+    return None if gradient is None else gradient.layout
 
 
 class Scratch:

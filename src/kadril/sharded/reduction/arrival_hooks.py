@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from kadril.sharded.reduction.grad_notice import layout_of_grad
+from kadril.sharded.ownership.gradient_memory import layout_of_grad
 
 __all__ = ["ArrivalHooks", "Listener"]
 

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 from torch._guards import TracingContext
 
-__all__ = ["GradNotice", "layout_of_grad", "raw_grad"]
+from kadril.sharded.ownership.gradient_memory import GRAD, raw_grad
 
-GRAD: Any = torch.Tensor.grad  # the descriptor of torch
+__all__ = ["GradNotice"]
 
 TEXT = (
     ".grad was looked at between backward() and step(), and it is None: with stage 2 gradients are"
@@ -30,18 +30,6 @@ TEXT = (
     " nothing then and model.zero_grad() drops nothing. Call clip_grad_norm_() and zero_grad() of"
     " the trainer or of ShardedOptimizer, or keep gradients with stage=1"
 )
-
-
-def raw_grad(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a parameter, without a notice."""
-    found: torch.Tensor | None = GRAD.__get__(tensor)
-    return found
-
-
-def layout_of_grad(tensor: torch.Tensor) -> torch.layout | None:
-    """The layout of the gradient of a parameter, without a notice; None where there is none."""
-    gradient = raw_grad(tensor)
-    return None if gradient is None else gradient.layout
 
 
 class WatchedParameter(torch.nn.Parameter):
