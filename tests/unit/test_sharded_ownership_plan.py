@@ -109,6 +109,9 @@ def test_the_walk_of_the_seed() -> None:
     # Frozen ones are dealt out last, and do not push the others around.
     frozen = [True, False, False, False, False, False]
     assert owners_of("greedy", sizes, frozen, 2) == [0, 0, 1, 0, 1, 0]
+    for rule in ("flat", "smallest_first"):  # it would have been taken for "greedy"
+        with pytest.raises(KeyError, match=rule):
+            owners_of(rule, sizes, frozen, 2)
 
 
 def test_a_rule_that_there_is_not() -> None:

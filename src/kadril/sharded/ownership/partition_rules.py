@@ -11,11 +11,17 @@ that look at a parameter as a matrix need it whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 __all__ = ["RULES", "owners_of"]
 
-RULES = ("flat", "greedy", "largest_first")
+# By rule: what parameters are sorted by before they are given away, from their number of elements.
+SORT_KEYS: dict[str, Callable[[int], int]] = {
+    "greedy": lambda size: 0,  # as they come
+    "largest_first": lambda size: -size,
+}
+
+RULES = ("flat", *SORT_KEYS)
 
 
 def owners_of(
@@ -24,14 +30,16 @@ def owners_of(
     """Return the owner of each parameter; frozen ones are assigned after all others.
 
     Args:
-        rule: "greedy" or "largest_first".
+        rule: one of `SORT_KEYS`.
         sizes: number of elements of each parameter.
         is_frozen: whether each parameter asks for no gradient.
         num_ranks: number of ranks.
+
+    Raises:
+        KeyError: the rule has no owners, or there is no such rule.
     """
-    order = sorted(range(len(sizes)), key=lambda place: is_frozen[place])
-    if rule == "largest_first":
-        order.sort(key=lambda place: (is_frozen[place], -sizes[place]))
+    sort_key = SORT_KEYS[rule]
+    order = sorted(range(len(sizes)), key=lambda place: (is_frozen[place], sort_key(sizes[place])))
     loads = [0] * num_ranks
     owners = [0] * len(sizes)
     for place in order:
