@@ -384,6 +384,10 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         not as many; what comes after that stays in `.grad` until the next `step()`, which raises
         `MismatchError` where a rank has dropped its gradients and another has not.
 
+        Local, but for one case: with stage 2, where gradients travel neither in shared memory nor
+        in a thread, and a pass has given gradients to only some of the parameters (it raised, say),
+        this waits until the other ranks have given theirs or drop them.
+
         Args:
             set_to_none: make `.grad` None rather than zeros.
         """

@@ -93,7 +93,10 @@ class Carrier(Protocol):
     def drop(
         self, rest: Sequence[Bucket], forget_sums: Callable[[], None], *, is_held: bool
     ) -> None:
-        """Forget what was sent; local.
+        """Forget what was sent.
+
+        Local where gradients travel by outboxes or in a thread. Otherwise the rest of a cycle is
+        reduced here, with all ranks: this one waits until they have come to it.
 
         Args:
             rest: buckets of the cycle that were not sent; peers count on them, and get nothing.
