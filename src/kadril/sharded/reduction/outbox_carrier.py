@@ -41,8 +41,8 @@ __all__ = ["OutboxCarrier"]
 # any progress after which it goes on all the same, since a peer may be waiting for it elsewhere.
 PATIENCE = 0.05
 
-# Looks at the others, stepping aside, before sleeping in between; a look takes a microsecond.
-NUM_LOOKS = 200
+# Polls of the other ranks, with `sched_yield` between them, before polls are NAP seconds apart.
+NUM_POLLS = 200
 NAP = 5e-5
 
 
@@ -238,15 +238,15 @@ class OutboxCarrier:
 
     def _help_others(self) -> None:
         """Add up what comes, until all ranks are here or nothing comes for a while."""
-        num_looks = 0
+        num_polls = 0
         since = time.monotonic()
         while not self._box.are_settling():
             if self._go_on():
-                num_looks, since = 0, time.monotonic()
+                num_polls, since = 0, time.monotonic()
             elif time.monotonic() - since > PATIENCE:
                 return
-            elif num_looks < NUM_LOOKS:
-                num_looks += 1
+            elif num_polls < NUM_POLLS:
+                num_polls += 1
                 os.sched_yield()
             else:
                 time.sleep(NAP)
