@@ -6,6 +6,25 @@
 Parameters, `state_dict` and results are those of the ordinary layers, whatever the partition. Every
 layer has the name that it has in `torch.nn`, and DistDL's beside it: `Conv2d` is
 `DistributedConv2d`.
+
+| file, folder | has |
+|---|---|
+| `conv/`, `pool/`, `norm/`, `dropout/`, `loss/`, `interpolation/` | one family of layers each |
+| `linear.py` | the linear layer, with copies of the weight or with blocks of it |
+| `embedding.py` | the embedding, whose table is whole or split by rows |
+| `primitives.py` | the primitives of `kadril.ops` as modules |
+| `distribution/` | `distribute`: an ordinary model on the blocks of a partition |
+| `drawing/` | `draw`: a picture of who owns which block, and which messages are sent |
+
+Shared by the layers:
+
+| file | has |
+|---|---|
+| `box_layer.py` | `BoxLayer`, base of layers whose outputs are made of boxes of inputs |
+| `reach.py` | which inputs the outputs of a layer are made of, along each dim |
+| `linear_blocks.py` | blocks of a weight matrix, and the movements of vectors through them |
+| `sharing.py` | parameters that every worker has a copy of |
+| `split_state.py` | state of a layer whose weight is split, saved and loaded as a whole |
 """
 
 from __future__ import annotations

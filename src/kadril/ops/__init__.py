@@ -10,6 +10,22 @@ repartition          its way back         any layout into any other
 halo_exchange        adds halos back      a block with its surroundings
 all_max_reduce       to the owner         the extreme over axes (not linear: its derivative is)
 spread               total                of a tensor that all workers hold alike
+
+| file, folder | has |
+|---|---|
+| `broadcast.py` | broadcast and sum-reduce between partitions |
+| `all_sum_reduce.py`, `extremes.py` | the sum over axes; the maximum and minimum |
+| `all_gather.py`, `reduce_scatter.py`, `all_to_all.py` | blocks of workers in line |
+| `scatter.py`, `gather.py` | between a tensor on one worker and blocks on all |
+| `repartition.py`, `halo.py` | between layouts; blocks with their surroundings |
+| `replicated.py` | `spread` and `total`, of tensors that all workers hold alike |
+| `zero_volume.py` | the tensors of ranks that hold nothing |
+| `box_gather.py` | the box of a tensor that each worker needs |
+| `box_plan.py`, `edges.py` | its plan; what is beyond the ends of a dim |
+| `structure.py` | what each worker holds of a tensor; plans that follow from it |
+| `moves/` | moves of boxes between workers: plans, and what runs them |
+| `linear.py` | linear operators, as autograd knows them |
+| `composed.py`, `calling.py` | gradients of gradients; every rank in the graph |
 """
 
 from __future__ import annotations
