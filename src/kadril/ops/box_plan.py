@@ -51,8 +51,8 @@ class BoxPlan:
         edges: for each dim, what is beyond its ends.
         fill: the value of "zeros".
         outputs: what each position makes of its box; for layers.
-        leaves_blocks: whether no box is gathered, although not every worker has its own: the layer
-            takes blocks as they lie, and moves what else it needs by itself.
+        leaves_blocks: whether the gather only agrees on the structure and moves nothing: the layer
+            works on its raw block and exchanges the rest itself (strips of convolutions).
         derived: what else the layer has found out, for this worker.
     """
 

@@ -97,10 +97,10 @@ class TransposedWindow(NamedTuple):
         return Interval(start, start + self.stride * (inputs.size - 1) + self.reach)
 
     def inputs_of(self, outputs: Interval, size: int) -> Interval:
-        """Return the inputs that have these outputs between them, and all that have a part.
+        """Return an interval of inputs that holds every input which contributes to `outputs`.
 
-        An output that no input goes into (stride wider than the kernel, output padding) has
-        an input beside it all the same, so that `outputs_of` the result holds all of `outputs`.
+        It is wide enough that `outputs_of` it covers them: an output that no input goes into
+        (stride wider than the kernel, output padding) has an input beside it all the same.
         Below 0, and from the size on, inputs are zeros.
         """
         if self.is_whole:

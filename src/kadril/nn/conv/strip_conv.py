@@ -6,9 +6,9 @@
     y = conv(x, padded with zeros)   | meanwhile    x*, w* of the block               | meanwhile
     y[strip] = conv(strip)       <---+              x*[box] += s* of others       <---+
 
-The convolution is linear in its input. Inputs of the block have their whole part in x* and w* from
-all outputs y* of the worker; strips add what the inputs of others have, so those of the block are
-zeros in them by then:
+The convolution is linear in its input. The backward pass of the block alone already counts each of
+its own inputs for every output. The strips must add only what neighbours' inputs contribute, so the
+block's own inputs are set to zero in the saved strips:
 
     x*   = conv*(y*, w)      + what comes back from the strips of others
     w*   = conv*(y*, x)      + sum over strips of conv*(y*[strip], s)

@@ -66,8 +66,8 @@ class Known(NamedTuple):
         plan: the same, for the native core.
         row: what it says of itself.
         nothing: what it gives from where it owns nothing.
-        out_shape: of what it gets, where such tensors may be given to the plan as they are if they
-            lie as those of the call before; None otherwise.
+        out_shape: of the result, where the fast path (`run_again`) may be tried: small, real
+            tensors of more than one element. None for the slow path.
         is_in_graph: whether the result has a gradient.
         adjoint: for the graph, where the tensor itself has a gradient.
     """
@@ -93,8 +93,9 @@ class Mover:
         preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
             size of its input, or with none.
         what: for errors.
-        rows: what all workers held when others that move alike did so last, by what this one holds:
-            a plan for that is tried first. Shared with those others.
+        rows: cache shared by movers with equal settings: from this worker's block (shape, dtype,
+            gradient flags) to the descriptions that all workers sent last time. A plan for those is
+            tried first. Its own where None.
     """
 
     def __init__(
@@ -114,7 +115,8 @@ class Mover:
         self.preserve_batch = preserve_batch
         self._rows = PlanCache() if rows is None else rows
         self._known = PlanCache()
-        self._recent = PlanCache()  # what was known last, by what a plan cannot see of a tensor
+        # The last `Known`, by (requires_grad, grad mode), which the native plan does not see.
+        self._recent = PlanCache()
 
     def __call__(self, x: torch.Tensor) -> Moved:
         """Agree on the structure of a tensor, and move it; collective over the partition.
