@@ -42,7 +42,7 @@ from kadril.sharded.checkpoint.dcp.load_target import Target
 from kadril.sharded.checkpoint.dcp.reader import CheckedReader
 from kadril.sharded.checkpoint.dcp.saving import Saving, together
 from kadril.sharded.checkpoint.dcp.writer import AtomicWriter
-from kadril.sharded.checkpoint.loading import check_same_version
+from kadril.sharded.checkpoint.same_version import check_same_version
 from kadril.sharded.ownership.dedicated_transport import dedicated_transport
 from kadril.transport.base import Transport
 from kadril.world import World

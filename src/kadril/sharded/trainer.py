@@ -17,8 +17,8 @@ import torch
 
 from kadril import world as worlds
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.checkpoint.loading import load_checkpoint
-from kadril.sharded.checkpoint.saving import save_checkpoint
+from kadril.sharded.checkpoint.own.loading import load_checkpoint
+from kadril.sharded.checkpoint.own.saving import save_checkpoint
 from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.registry import Registration
 from kadril.sharded.graph.trainer_plan import TrainerPlan

@@ -1,16 +1,18 @@
-"""Checkpoints: kadril's own format, and that of torch.distributed.checkpoint.
+"""Checkpoints: a folder for each format, and what formats share.
 
-| file | what it holds |
+| file, folder | what it holds |
 |---|---|
-| saving.py, loading.py | `trainer.save()`, `trainer.load()`: a directory with a shard per rank |
-| index_file.py | the index of such a directory, which names the shards |
-| shard_file.py | one shard: the pieces of one rank |
+| own/ | kadril's own format; `trainer.save()` and `trainer.load()` |
+| dcp/ | that of torch.distributed.checkpoint; `kadril.sharded.dcp` has the functions users call |
 | durable_files.py | files that survive a crash, and their checksums |
-| dcp/ | the same in torch's format; `kadril.sharded.dcp` has the functions that users call |
+| same_version.py | agreement that all ranks have read the same checkpoint |
 
-    pieces of each rank --shard_file--> shards, then --index_file--> index
-    index --> shards of any number of ranks --> StoredState (state/) --> pieces of this rank
+A format writes what this rank owns, and loads what this rank owns from any number of ranks:
 
-A new format is a folder beside dcp/ that writes what `state/own_state.py` gives, and reads it as
-`StoredState`.
+            writes from                                        loads into
+    own/    `piece_values()` of each piece, and its elements   `StoredState`, for `cut_state()`
+    dcp/    `own_state()`, which `trainer.state_dict()` gives  `CutTensor`s, which it fills
+
+The first is for formats of pieces, which read the pieces that they need. The second is for formats
+that know tensors and boxes of them, and fill memory that they are given.
 """

@@ -23,8 +23,8 @@ import torch
 
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.durable_files import failure_reason, log_untidy
-from kadril.sharded.checkpoint.index_file import INDEX, make_index, write_index
-from kadril.sharded.checkpoint.shard_file import PARAMETER, STATE, write_shard
+from kadril.sharded.checkpoint.own.index_file import INDEX, make_index, write_index
+from kadril.sharded.checkpoint.own.shard_file import PARAMETER, STATE, write_shard
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.own_state import piece_values
 from kadril.transport.agreement import allgather_json, raise_on_all

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from kadril.errors import CheckpointError
-from kadril.sharded.checkpoint.index_file import CHECKSUM, read_index
-from kadril.sharded.checkpoint.shard_file import PARAMETER, STATE, ShardFile
+from kadril.sharded.checkpoint.own.index_file import CHECKSUM, read_index
+from kadril.sharded.checkpoint.own.shard_file import PARAMETER, STATE, ShardFile
+from kadril.sharded.checkpoint.same_version import check_same_version
 from kadril.sharded.ownership.bucket import OwnPiece
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.load_state import cut_state, put_state
 from kadril.sharded.state.stored_state import StoredParameter, StoredPiece, StoredState
-from kadril.transport.agreement import allgather_json, raise_on_all
-from kadril.transport.base import Transport
+from kadril.transport.agreement import raise_on_all
 
-__all__ = ["check_same_version", "load_checkpoint"]
+__all__ = ["load_checkpoint"]
 
 
 def load_checkpoint(
@@ -63,16 +63,6 @@ def load_checkpoint(
     shards.publish()
     extra: dict[str, Any] = index["extra"]
     return extra
-
-
-def check_same_version(transport: Transport, directory: Path, version: str) -> None:
-    """Raise `CheckpointError` where ranks have read different checkpoints; collective."""
-    if len(set(allgather_json(transport, version, "version"))) > 1:
-        raise CheckpointError(
-            f"ranks have read different checkpoints from {directory}: one was saved there"
-            " meanwhile. Load again",
-            path=str(directory),
-        )
 
 
 def read_shards(directory: Path, index: Mapping[str, Any]) -> StoredState:
