@@ -20,6 +20,9 @@ from kadril.errors import ConfigError
 
 __all__ = ["Config"]
 
+# Every transport there is, by name; a ":<backend>" may follow that of c10d.
+TRANSPORTS = ("alone", "shm", "c10d", "mpi")
+
 # Set by the launcher for its ranks, or read elsewhere; they are not options.
 IDENTITY_VARIABLES = frozenset(
     {
@@ -101,13 +104,18 @@ class Config:
             raise ConfigError(
                 f"KADRIL_SHARED_BACKING must be auto, memfd or named, got {self.shared_backing!r}"
             )
-        if self.transport.partition(":")[0] not in ("auto", "alone", "shm", "c10d", "mpi"):
+        if self.transport.partition(":")[0] not in ("auto", *TRANSPORTS):
             raise ConfigError(
-                f"KADRIL_TRANSPORT must be auto, alone, shm, c10d, c10d:<backend> or mpi, got"
+                f"KADRIL_TRANSPORT must be auto, {', '.join(TRANSPORTS)} or c10d:<backend>, got"
                 f" {self.transport!r}"
             )
         if self.spin != "auto" and not self.spin.isdecimal():
             raise ConfigError(f"KADRIL_SPIN must be auto or a count, got {self.spin!r}")
+
+    @property
+    def asks_for_mpi(self) -> bool:
+        """Whether MPI is asked to carry the data."""
+        return self.transport == "mpi"
 
     @classmethod
     def from_environment(

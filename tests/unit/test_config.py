@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kadril.config import IDENTITY_VARIABLES, Config, variable
+from kadril.config import IDENTITY_VARIABLES, TRANSPORTS, Config, variable
 from kadril.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -67,6 +67,15 @@ def test_every_option_has_a_variable_and_a_word_in_the_docstring() -> None:
         assert variable(name) == f"KADRIL_{name.upper()}"
         assert f"{name}:" in text
     assert not IDENTITY_VARIABLES & {variable(name) for name in FIELDS}
+
+
+def test_every_transport_can_be_asked_for_and_has_a_word_in_the_docstring() -> None:
+    text = inspect.getdoc(Config) or ""
+    for name in TRANSPORTS:
+        assert Config.from_environment({"KADRIL_TRANSPORT": name}).transport == name
+        assert f'"{name}"' in text
+    with pytest.raises(ConfigError, match=", ".join(TRANSPORTS)):
+        Config(transport="pigeon")
 
 
 def test_an_argument_wins_over_its_variable() -> None:

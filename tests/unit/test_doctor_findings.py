@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import pytest
 
 import kadril
+from kadril.config import TRANSPORTS
+from kadril.launch.build_report import transports as report_transports
 from kadril.observe.environment import find_environment
 from kadril.observe.finding import Finding
 from kadril.observe.machine import look_at_machine
@@ -49,12 +51,10 @@ def test_what_cannot_be_loaded_is_bad_and_has_a_remedy() -> None:
 
 def test_transports() -> None:
     found = by_name(find_transports(WELL))
-    assert {name: finding.state for name, finding in found.items()} == {
-        "alone": "ok",
-        "shm": "ok",
-        "c10d": "ok",
-        "mpi": "ok",
-    }
+    states = {name: finding.state for name, finding in found.items()}
+    assert states == dict.fromkeys(TRANSPORTS, "ok")
+    reported = {line.name.partition(":")[0] for line in report_transports(WELL)}
+    assert {"alone", *reported} == set(TRANSPORTS)  # `kadril run --check-build` lists them, too
     lean = WELL._replace(
         torch=Probe({"version": "2.13.0", "backends": [], "num_devices": 0}),
         mpi=Probe({}, "No module named 'mpi4py'"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
-from kadril.config import Config
+from kadril.config import TRANSPORTS, Config
 from kadril.testing.messages import Open, WorldKey
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ MAX_RANKS = 16
 PATIENCE = 20.0
 CONNECT_TIMEOUT = 30.0
 
+# What worlds of many ranks may have.
+POOL_TRANSPORTS = tuple(name for name in TRANSPORTS if name != "alone")
+
 
 def world_key(transport: str, size: int, options: Mapping[str, object]) -> WorldKey:
     """Return the key of a world.
@@ -30,10 +33,10 @@ def world_key(transport: str, size: int, options: Mapping[str, object]) -> World
     """
     if not 1 <= size <= MAX_RANKS:
         raise ValueError(f"the pool has worlds of 1 to {MAX_RANKS} ranks, not {size}")
-    if transport.partition(":")[0] not in ("shm", "c10d", "mpi"):
+    if transport.partition(":")[0] not in POOL_TRANSPORTS:
         raise ValueError(
-            f"no transport {transport!r} in the pool; use shm, c10d, c10d:<backend>, mpi:openmpi"
-            " or mpi:mpich"
+            f"no transport {transport!r} in the pool; use one of {', '.join(POOL_TRANSPORTS)}, with"
+            " a backend as in c10d:<backend>, mpi:openmpi or mpi:mpich"
         )
     return WorldKey(transport, size, tuple(sorted(options.items())))
 

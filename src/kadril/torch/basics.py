@@ -162,13 +162,6 @@ def stop_timeline() -> None:
     context().engine.stop_timeline()
 
 
-def transport_kind() -> str:
-    """The transport that runs, or that was asked for before `init()`."""
-    if is_initialized():
-        return context().engine.world.transport.kind
-    return Config.from_environment().transport
-
-
 def mpi_threads_supported() -> bool:
     """Whether MPI runs and takes calls from several threads.
 
@@ -184,8 +177,10 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI carries the data."""
-    return transport_kind() == "mpi"
+    """Whether MPI carries the data; before `init()`, whether it was asked to."""
+    if is_initialized():
+        return context().engine.world.uses_mpi
+    return Config.from_environment().asks_for_mpi
 
 
 def mpi_built() -> bool:

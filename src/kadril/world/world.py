@@ -108,6 +108,11 @@ class World:
         return self.rank == 0
 
     @property
+    def uses_mpi(self) -> bool:
+        """Whether MPI carries the data, as programs written for Horovod ask."""
+        return self.transport.kind == "mpi"
+
+    @property
     def is_closed(self) -> bool:
         """Whether `close()` was called."""
         return self._is_closed
