@@ -53,15 +53,21 @@ def agree_on_rows(
     """Tell all ranks what this one has, and hear it of them; collective.
 
     Raises:
-        ValueError: too many dims; on this rank.
+        ValueError: an array has too many dims; on all ranks.
         MismatchError: rows have different shapes; on all ranks.
     """
-    if len(x.shape) > MAX_DIMS:
-        raise ValueError(f"{operation}: {len(x.shape)} dims; {MAX_DIMS} are the most")
-    shape = [int(length) for length in x.shape]
-    mine = SHAPE.pack(len(shape), *shape, *[0] * (MAX_DIMS - len(shape)))
+    # Nothing is refused here: what one rank finds, all shall find.
+    shape = [int(length) for length in x.shape[:MAX_DIMS]]
+    mine = SHAPE.pack(len(x.shape), *shape, *[0] * (MAX_DIMS - len(shape)))
     mine += struct.pack(f"<{len(sends)}q", *sends)
     told = world.transport.allgather_bytes(mine, name=f"{operation} {name}".strip())
+    for rank, each in enumerate(told):
+        num_dims: int = SHAPE.unpack_from(each)[0]
+        if num_dims > MAX_DIMS:
+            raise ValueError(
+                f"{operation}: {num_dims} dims on rank {rank}; {MAX_DIMS} are the most. Flatten"
+                " dims after the first on every rank"
+            )
     rows = [as_told(each, len(sends)) for each in told]
     if len({each.shape for each in rows}) > 1:
         shapes = {rank: str((each.num_rows, *each.shape)) for rank, each in enumerate(rows)}
