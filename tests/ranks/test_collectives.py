@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -155,18 +156,35 @@ def test_a_graph_is_never_cut_in_silence(world: World) -> None:
 
 @ranks(2)
 def test_the_operations_that_the_errors_name(world: World) -> None:
-    """What is named instead takes the same tensor, and has a gradient."""
-    everyone = kadril.partition.world_partition()
+    """What is named instead can be pasted, takes the same tensor, and has a gradient."""
     x = torch.ones(2, 2, requires_grad=True)
-    total = kadril.ops.all_sum_reduce(x, everyone, [0])
-    rows = kadril.ops.all_gather(x, everyone, [0])
-    block = kadril.ops.reduce_scatter(x, everyone, [0])
-    swapped = kadril.ops.all_to_all(x, everyone, 0, 0, 0)
-    for y, shape in ((total, (2, 2)), (rows, (4, 2)), (block, (1, 2)), (swapped, (2, 2))):
+    only_root = kadril.partition.world_partition().create_partition_inclusive([0])
+    is_root = world.rank == 0
+    block_of_root = (2, 2) if is_root else None
+    calls: list[tuple[Any, tuple[int, ...] | None]] = [
+        (kadril.allreduce, (2, 2)),
+        (kadril.allreduce_, (2, 2)),
+        (kadril.reduce, block_of_root),
+        (kadril.broadcast, (2, 2)),
+        (kadril.broadcast_, (2, 2)),
+        (kadril.allgather, (4, 2)),
+        (kadril.reduce_scatter, (1, 2)),
+        (kadril.alltoall, (2, 2)),
+    ]
+    for call, shape in calls:
+        with pytest.raises(ValueError, match="requires a gradient") as refused:
+            call(x)
+        advice = re.search(r"use (kadril\.ops\..*), whose backward", str(refused.value))
+        assert advice is not None
+        needs_root_only = "ops.broadcast" in advice[1] and not is_root
+        given = kadril.ops.zero_volume_tensor() if needs_root_only else x
+        names = {"kadril": kadril, "x": given, "P_root": only_root}
+        y = eval(advice[1], names)  # noqa: S307
         assert y.requires_grad
-        assert tuple(y.shape) == shape
-    (total.sum() + rows.sum() + block.sum() + swapped.sum()).backward()
-    assert x.grad is not None
+        assert shape is None or tuple(y.shape) == shape
+        x.grad = None
+        y.sum().backward()
+        assert needs_root_only or x.grad is not None, advice[1]
 
 
 @ranks(2)

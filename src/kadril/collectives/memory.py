@@ -14,16 +14,18 @@ __all__ = ["AnyArray", "as_source", "as_target", "new_like"]
 
 AnyArray = TypeVar("AnyArray", bound=Array)
 
-# The operation with a gradient, for each one here.
+EVERYONE = "kadril.partition.world_partition()"
+
+# The operation with a gradient, for each one here. P_root: the partition of the root alone.
 DIFFERENTIABLE = {
-    "allreduce": "kadril.ops.all_sum_reduce(x, world_partition(), [0])",
-    "allreduce_": "kadril.ops.all_sum_reduce(x, world_partition(), [0])",
-    "reduce": "kadril.ops.sum_reduce(x, P_x, P_root)",
-    "broadcast": "kadril.ops.broadcast(x, P_root, P_x)",
-    "broadcast_": "kadril.ops.broadcast(x, P_root, P_x)",
-    "allgather": "kadril.ops.all_gather(x, world_partition(), [0])",
-    "reduce_scatter": "kadril.ops.reduce_scatter(x, world_partition(), [0])",
-    "alltoall": "kadril.ops.all_to_all(x, world_partition(), 0, 0, 0)",
+    "allreduce": f"kadril.ops.all_sum_reduce(x, {EVERYONE}, [0])",
+    "allreduce_": f"kadril.ops.all_sum_reduce(x, {EVERYONE}, [0])",
+    "reduce": f"kadril.ops.sum_reduce(x, {EVERYONE}, P_root)",
+    "broadcast": f"kadril.ops.broadcast(x, P_root, {EVERYONE})",
+    "broadcast_": f"kadril.ops.broadcast(x, P_root, {EVERYONE})",
+    "allgather": f"kadril.ops.all_gather(x, {EVERYONE}, [0])",
+    "reduce_scatter": f"kadril.ops.reduce_scatter(x, {EVERYONE}, [0])",
+    "alltoall": f"kadril.ops.all_to_all(x, {EVERYONE}, 0, 0, 0)",
 }
 
 
