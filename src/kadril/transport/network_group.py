@@ -89,6 +89,8 @@ class NetworkGroup(abc.ABC):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
+        self._leaving = threading.Lock()  # held to look at the next, not to leave
+        self._has_left = False
         self._failure: KadrilError | None = None
         self._reason = ""  # given to revoke()
         self.on_late: LateListener | None = None
@@ -142,8 +144,7 @@ class NetworkGroup(abc.ABC):
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        if self._failure is None:
-            self._leave(None)
+        self._leave_once(None)
 
     @contextmanager
     def _calling(self, call: Call) -> Iterator[None]:
@@ -184,10 +185,18 @@ class NetworkGroup(abc.ABC):
             raise again(self._failure, call)
 
     def _fail(self, error: KadrilError) -> None:
-        """Give the group up for good, once."""
+        """Give the group up for good; the first error is the one that later calls raise."""
         if self._failure is None:
             self._failure = error
-            self._leave(error)
+        self._leave_once(error)
+
+    def _leave_once(self, failure: KadrilError | None) -> None:
+        """Leave, unless this rank has left or another thread of it is just leaving."""
+        with self._leaving:
+            if self._has_left:
+                return
+            self._has_left = True
+        self._leave(failure)
 
     def _begin_wait(self) -> None:
         """Start counting patience: a long call of many short waits needs none."""
