@@ -116,6 +116,8 @@ def test_a_closed_group_says_so(world: World) -> None:
         group.barrier()
     with pytest.raises(ClosedError):
         group.split(0)
+    with pytest.raises(ClosedError):
+        group.allgather_bytes(b"1")
     world.transport.barrier()
 
 
@@ -263,20 +265,23 @@ def test_threads_are_served_one_after_the_other(world: World) -> None:
 
 @on_all_transports
 def test_a_forked_child_is_no_rank(world: World) -> None:
+    """A group of one answered a child, or in a closed group, since it had nobody to ask."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        text = "nothing was raised"
-        try:
-            world.transport.barrier()
-        except ForkedError:
-            text = "ForkedError"
-        except BaseException as error:
-            text = repr(error)
-        os.write(writer, text.encode())
+        calls = (world.transport.barrier, lambda: world.transport.allgather_bytes(b"1"))
+        for call in calls:
+            text = "nothing was raised"
+            try:
+                call()
+            except ForkedError:
+                text = "ForkedError"
+            except BaseException as error:
+                text = repr(error)
+            os.write(writer, f"{text};".encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        assert pipe.read() == "ForkedError"
+        assert pipe.read() == "ForkedError;ForkedError;"
     assert os.waitpid(child, 0)[1] == 0
     world.transport.barrier()  # the parent is unharmed

@@ -161,6 +161,7 @@ class NetworkTransport(NetworkGroup, Transport):
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
         """Return a few bytes of each rank, as many of all."""
         if self.size == 1:
+            self._check_usable(Call("allgather_bytes", name=name))
             return [data]
         rows = torch.empty((self.size, len(data)), dtype=torch.uint8)
         self.allgatherv(as_tensor(data), rows, [len(data)] * self.size, name=name)
