@@ -11,6 +11,13 @@ same calls. What other modules add to the same movements of data:
 
 Values move here, and no graph is recorded: a tensor that requires a gradient is refused, and the
 error names the operation that has one. Rows are what lies along the first dim.
+
+| file | what it holds |
+|---|---|
+| reducing.py | allreduce, reduce, reduce_scatter |
+| moving.py | broadcast, allgather, alltoall, barrier |
+| memory.py | arrays that a collective reads from or writes to |
+| rows.py | rows, and what ranks tell each other of theirs |
 """
 
 from __future__ import annotations

@@ -4,9 +4,14 @@ Each is a directory that holds a package of that name, made of kadril. The direc
 of Python's until somebody asks for it, so that `import horovod` goes on to mean what is installed.
 For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
 
-    horovod   kadril.torch as Horovod's modules
-    distdl    kadril.partition, ops and nn as DistDL's classes, with DistDL's defaults
-    mpi4py    the part that programs for DistDL use, for ranks that no MPI has started
+| file | what it holds |
+|---|---|
+| horovod_path/ | `horovod`: kadril.torch as Horovod's modules |
+| distdl_path/ | `distdl`: kadril.partition, ops and nn as DistDL's classes, with its defaults |
+| mpi4py_path/ | `mpi4py`: what programs for DistDL use of it, for ranks that no MPI has started |
+| communicator.py | communicators with mpi4py's methods, over groups of `kadril.partition` |
+| array_buffer.py, reduction_op.py | arrays, and reductions, as mpi4py's methods take them |
+| path_command.py | `kadril compat-path`: where the packages are, for other launchers |
 
 Programs for DistDL import mpi4py too. Ranks of `kadril run` are not MPI's: each would be alone in
 a COMM_WORLD of the mpi4py that is installed. So `--compat distdl` brings the stand-in; under mpirun

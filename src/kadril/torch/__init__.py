@@ -8,12 +8,20 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-basics           init, shutdown, rank, size, what is built
-process_sets     subsets of the ranks
-ops/             the collectives, their handles and gradients
-optimizer/       DistributedOptimizer
-parameters, optimizer_state, objects     the same start on all ranks
-compression, sync_batch_norm, elastic/
+| file | what it holds |
+|---|---|
+| basics.py | init, shutdown, rank, size, what is built |
+| context.py | what `init()` started in this process: an engine, with its process sets |
+| process_sets.py, process_set_reference.py | subsets of the ranks; what a pickle says of one |
+| ops/ | the collectives, with their gradients |
+| handles.py | what asynchronous operations return |
+| reduce_ops.py | the reductions, by the numbers that scripts know them by |
+| compression.py | gradient compression |
+| optimizer/ | `DistributedOptimizer` |
+| parameters.py, optimizer_state.py, objects.py | the same start on all ranks |
+| agreement.py | ranks make sure that they mean the same named tensors |
+| sync_batch_norm.py | batch normalization over the batches of all ranks |
+| elastic/ | training that outlives a change of its ranks |
 """
 
 from __future__ import annotations

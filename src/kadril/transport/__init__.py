@@ -1,20 +1,26 @@
 """Transports: move memory between the ranks of one group, in program order.
 
-    base                the protocol that the layers above see
-    agreement           what one rank finds wrong all raise; what all must have alike is compared
-    buffer              what a tensor or an array is to a transport; element types
-    checks              what one rank can find wrong with a call by itself
-    call                what ranks compare before anything moves
-
-    shm                 one host: the native core; with segment, shared_memory, hub, failures
-
-    network_group       the life of a group: ranks meet, compare their calls, wake each other when
-                        one fails; with ending, peer_errors
-    network_transport   collectives over anything that carries bytes; the reduction is ours
-    alone               a world of one
-    c10d                carried by gloo; with store_notes, waiter, kept_groups
-    device              carried by nccl and the like, on the device
-    mpi                 carried by MPI; with mpi_notices
+| file | what it holds |
+|---|---|
+| base.py | the protocol that the layers above see |
+| agreement.py | what one rank finds wrong all raise; what all must have alike is compared |
+| buffer.py | what a tensor or an array is to a transport; element types |
+| operands.py | what collectives are given: ops, messages, and both after they were checked |
+| checks.py | what one rank can find wrong with a call by itself |
+| call.py | what ranks compare before anything moves |
+| shm.py | one host: the native core |
+| segment.py, hub.py | how ranks of one host come to share a segment; what that needs |
+| shared_memory.py | the memory that they share |
+| failures.py | failures of the native core as exceptions |
+| network_group.py | the life of a group: ranks meet, compare their calls, wake each other |
+| ending.py, peer_errors.py | the note that a rank leaves; errors about peers |
+| network_transport.py | collectives over anything that carries bytes; the reduction is ours |
+| slicing.py | how flat memory is cut into parts |
+| alone.py | a world of one |
+| c10d.py | carried by gloo |
+| store_notes.py, waiter.py, kept_groups.py | its notes to other ranks, its thread, its groups |
+| device.py | carried by nccl and the like, on the device |
+| mpi.py, mpi_notices.py | carried by MPI; what groups on one communicator have in common |
 
 Import a transport from its own module: `mpi` needs mpi4py, and nobody else does.
 """

@@ -1,18 +1,26 @@
 """Who am I, and who are the others: from `kadril run`, torchrun, mpirun, srun, or alone.
 
-    session      init(), shutdown(), and questions to the one world of this process
-    world        a world: all ranks of a job with a transport between them
-    identity     rank, size and meeting place: by a launcher (launchers, slurm), or by the
-                 process group of torch.distributed (process_group)
-    bootstrap/   exchange of small blobs between all ranks: over a hub, torch's store, or MPI
-    card         what tells whether two ranks share a host
-    neighbours   the proof of it
-    layout       ranks by host: local and cross ranks
-    choice       which transport, and why
-    hub          ranks of one host, connected by proved unix-domain connections
-        door, gathering     rank 0 lets the others in        handshake    the proof
-        joining             the others come                  wire         frames
-        secret, unix        the private directory and its socket
+| file | what it holds |
+|---|---|
+| session.py | init(), shutdown(), and questions to the one world of this process |
+| world.py | a world: all ranks of a job with a transport between them |
+| identity.py | rank, size and meeting place |
+| launchers.py, slurm.py, process_group.py | who tells them: a launcher, Slurm, torch.distributed |
+| bootstrap/ | exchange of small blobs between all ranks: over a hub, torch's store, or MPI |
+| card.py | what tells whether two ranks share a host |
+| neighbours.py | the proof of it |
+| layout.py | ranks by host: local and cross ranks |
+| choice.py | which transport, and why |
+| hub.py | ranks of one host, connected by proved unix-domain connections |
+| hub_server.py, hub_peer.py | the two sides of a hub: of rank 0, of the others |
+| gathering.py, door.py | how rank 0 gathers the others; members are let in, strangers are not |
+| joining.py | how the others come |
+| handshake.py | the proof that two processes belong to the same job |
+| secret.py, unix.py | the private directory and its socket |
+| wire.py, fields.py | frames on a socket; JSON objects, read strictly |
+| deadline.py | deadlines on the monotonic clock |
+| heap.py | has the allocator keep what a training step frees |
+| logs.py | the "kadril" logger |
 
 Nothing here loads torch before a transport is opened.
 """

@@ -1,6 +1,14 @@
 """The engines that are measured; one file each, a new engine is a new file.
 
 A job is a set of processes, one per rank; the engines of one job share them.
+
+| file | what it holds |
+|---|---|
+| base.py | what an engine must offer to be measured |
+| own.py | Kadril: on plain tensors, and on tensors in shared memory |
+| gloo.py | gloo, by `torch.distributed` |
+| mpi.py | MPI, by mpi4py |
+| memory_copy.py | a plain copy: what the memory bus allows |
 """
 
 from __future__ import annotations

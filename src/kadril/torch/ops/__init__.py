@@ -26,6 +26,15 @@ that holds all rows.
     alltoall             alltoall, back                   alltoall
     reducescatter        allgather, scaled                reducescatter
     allreduce Min, ...   its derivative (nonlinear.py)    the derivative of that
+
+| file | what it holds |
+|---|---|
+| allreduce.py, grouped_allreduce.py | all-reduce: of one tensor, of several as one request |
+| sparse.py | all-reduce of sparse tensors |
+| nonlinear.py | gradients of Min, Max, Product and Adasum |
+| allgather.py, broadcast.py, alltoall.py, reducescatter.py | one collective each |
+| waiting.py | `barrier` and `join` |
+| staging.py | from a user's tensor to memory that the engine can take, and back |
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """Ways for the ranks of a world to exchange a few small blobs before there is a transport.
 
-Each file is one way: over the hub of `kadril run`, over torch's store, over MPI.
+| file | what it holds |
+|---|---|
+| base.py | the protocol, and agreement over it |
+| opening.py | opens the bootstrap that an identity asks for |
+| hub.py | over one hub: `kadril run`, and a world of one |
+| store.py, serving.py | over a store of torch; who serves it |
+| appointment.py | how ranks of torch.distributed agree on a job, over its store |
+| mpi.py | over MPI: mpirun, mpiexec, srun |
 """
 
 from __future__ import annotations
