@@ -23,6 +23,7 @@ Shared by the layers:
 | `box_layer.py` | `BoxLayer`, base of layers whose outputs are made of boxes of inputs |
 | `reach.py` | which inputs the outputs of a layer are made of, along each dim |
 | `linear_blocks.py` | blocks of a weight matrix, and the movements of vectors through them |
+| `autocast.py`, `weight_dtype.py` | dtypes to compute in; agreement that input and weight match |
 | `sharing.py` | parameters that every worker has a copy of |
 | `split_state.py` | state of a layer whose weight is split, saved and loaded as a whole |
 """

@@ -26,7 +26,8 @@ from torch.nn import functional
 from kadril import ops
 from kadril.nn.sharing import refuse_data
 from kadril.nn.split_state import SplitWeight
-from kadril.ops.structure import Structure, agree
+from kadril.nn.weight_dtype import agree_with_parameters
+from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
 
@@ -117,11 +118,14 @@ class LinearBlocks:
 
         Raises:
             ValueError: the input does not have `in_features` features; on all workers.
+            TypeError: it has another dtype than the parameters; on all workers.
         """
         if not self.everyone.active:
             refuse_data(x, self.what)
             return x.clone()
-        structure = agree(self.everyone, x, self.what, owners=self.P_x)
+        structure = agree_with_parameters(
+            self.everyone, x, weight, bias, self.what, owners=self.P_x
+        )
         is_balanced = self._check_features(structure)
         if self.copies is not None:
             weight, bias = (

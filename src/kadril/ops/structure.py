@@ -21,6 +21,8 @@ from kadril.partition.pairing import index_of, text
 from kadril.transport.buffer import TORCH_DTYPES
 
 __all__ = [
+    "DTYPES",
+    "DTYPE_CODES",
     "PlanCache",
     "Structure",
     "agree",

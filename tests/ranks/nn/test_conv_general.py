@@ -146,6 +146,23 @@ def test_state_saved_on_one_partition_loads_on_others(world: World) -> None:
     assert second.load_state_dict({"bias": saved["bias"]}, strict=False).missing_keys == ["weight"]
 
 
+@ranks(3)
+def test_input_of_another_dtype_than_the_weight(world: World) -> None:
+    """Torch refused it on workers with a weight alone; the one with the output waited for them."""
+    P_x, P_w = grid(world, (1, 2, 1)), grid(world, (1, 2, 1))
+    layer = DistributedConv1d(P_x, 2, 2, 1, P_y=grid(world, (1, 1, 1), first=2), P_w=P_w)
+    x = torch.zeros((1, 1, 4), dtype=torch.float64) if P_x.active else zero_volume_tensor()
+    words = r"input is torch\.float64, and the weight on rank 0 is torch\.float32"
+    with pytest.raises(TypeError, match=words):
+        layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(TypeError, match=words):
+        layer(x)  # which leaves float64 as it is
+    half = x.to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(half).numel() == (8 if world.rank == 2 else 0)
+    assert layer.double()(x).numel() == (8 if world.rank == 2 else 0)
+
+
 @ranks(4)
 def test_bad_input(world: World) -> None:
     """Errors on all ranks, those that hold nothing of the input included."""

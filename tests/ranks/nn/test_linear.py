@@ -199,3 +199,14 @@ def test_bad_input(world: World) -> None:
     with pytest.raises(ValueError, match="one axis for each dim"):
         copies(torch.zeros(2, 2, 2))
     assert copies(torch.zeros(2, 2)).shape == (2, 3 - world.rank)
+
+
+@ranks(3)
+def test_input_of_another_dtype_than_the_weight(world: World) -> None:
+    """Torch refused it on workers with a weight alone; the one with the output waited for them."""
+    P_x, P_w, P_y = grid(world, (1, 2)), grid(world, (1, 2)), grid(world, (1, 1), first=2)
+    layer = DistributedLinear(P_x, 4, 3, P_y=P_y, P_w=P_w)
+    x = torch.zeros((2, 2), dtype=torch.float64) if P_x.active else zero_volume_tensor()
+    with pytest.raises(TypeError, match=r"float64, and the weight on rank 0 is torch\.float32"):
+        layer(x)
+    assert layer.double()(x).numel() == (6 if world.rank == 2 else 0)

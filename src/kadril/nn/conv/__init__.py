@@ -14,5 +14,4 @@
 | `strips.py` | outputs at the border of a block, and the inputs from others they are made of |
 | `strip_conv.py` | the convolution of a block as it lies, and of its strips |
 | `overlap.py` | whether halos are exchanged while a block is convolved |
-| `autocast.py` | the dtypes of a convolution under autocast |
 """

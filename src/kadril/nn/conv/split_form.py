@@ -23,12 +23,12 @@ from collections.abc import Sequence
 import torch
 
 from kadril import ops
-from kadril.nn.conv.autocast import autocast_dtype, cast
+from kadril.nn.autocast import autocast_dtype, cast
 from kadril.nn.conv.channel_groups import convolve_pieces
 from kadril.nn.conv.conv_form import ConvForm, Kind, check_axes
 from kadril.nn.conv.conv_settings import ConvSettings
+from kadril.nn.weight_dtype import agree_with_parameters
 from kadril.ops.box_plan import BoxPlan
-from kadril.ops.structure import agree
 from kadril.partition import Partition, balanced_intervals
 from kadril.partition.pairing import text
 
@@ -99,8 +99,14 @@ class SplitForm(ConvForm):
         bias: torch.Tensor | None,
         output_size: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Convolve; collective over the workers of all three partitions."""
-        structure = agree(self.everyone, x, self.what, owners=self.P_x)
+        """Convolve; collective over the workers of all three partitions.
+
+        Raises:
+            TypeError: the input has another dtype than the parameters; on all workers.
+        """
+        structure = agree_with_parameters(
+            self.everyone, x, weight, bias, self.what, owners=self.P_x
+        )
         gather = self.gather_for(output_size)
         plan = gather.plan(structure)
         if weight is not None:

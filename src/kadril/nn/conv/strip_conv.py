@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from kadril.nn.conv.autocast import autocast_dtype, cast
+from kadril.nn.autocast import autocast_dtype, cast
 from kadril.nn.conv.overlap import run_beside
 from kadril.nn.conv.strips import Strip, StripPlan
 from kadril.ops.calling import anchor_for, apply_tied, tie, tied
