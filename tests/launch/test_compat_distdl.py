@@ -203,6 +203,7 @@ def test_lenet_as_alone(playground: Playground) -> None:
     assert run_forked(script, num_ranks=4, compat="distdl") == DONE
 
 
+@pytest.mark.long
 def test_lenet_as_alone_under_mpirun(playground: Playground, pytestconfig: pytest.Config) -> None:
     try:
         mpi = find_mpi("openmpi", pytestconfig.rootpath)

@@ -411,7 +411,9 @@ def small_jobs(request: pytest.FixtureRequest) -> Iterator[RankPool]:
         pool.close()
 
 
-@pytest.mark.parametrize("transport", ["mpi:openmpi", "mpi:mpich"])
+@pytest.mark.parametrize(
+    "transport", ["mpi:openmpi", pytest.param("mpi:mpich", marks=pytest.mark.long)]
+)
 def test_an_mpi_job_that_lost_a_rank_is_started_again(small_jobs: RankPool, transport: str) -> None:
     try:
         small_jobs.worker_pool(transport)
