@@ -43,7 +43,7 @@ CROWD_PEERS = ("gloo", "openmpi", "mpich")
 
 
 class Found(NamedTuple):
-    """What is in a results file.
+    """The contents of a results file.
 
     Attributes:
         reports: by number of ranks.

@@ -1,4 +1,4 @@
-"""What the programs in `benchmarks/` share, and `kadril bench` does not need.
+"""The harness that programs in `benchmarks/` share; `kadril bench` does not need it.
 
     claim          measure, write results, compare with the bars: the main program of a run.py
     check          read results, compare with the bars: the main program of a check_bars.py

@@ -29,7 +29,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What is claimed, and how it is measured.
+    """A claim, and how it is measured.
 
     Attributes:
         theme: name of its folder.

@@ -1,4 +1,4 @@
-"""What a world costs that has nothing to do."""
+"""The cost of a world that has nothing to do."""
 
 from __future__ import annotations
 

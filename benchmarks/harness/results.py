@@ -57,7 +57,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a measurement gave, to be put into a results file.
+    """The outcome of a measurement, to be put into a results file.
 
     Attributes:
         series: samples.

@@ -24,7 +24,7 @@ PACKAGES = ("torch", "numpy", "mpi4py")
 
 @dataclasses.dataclass(frozen=True)
 class Idleness:
-    """What the ranks of a job used while they had nothing to do.
+    """Resources that the ranks of a job used while they had nothing to do.
 
     Attributes:
         cpu: seconds of processor time, of all its ranks together.
