@@ -1,5 +1,6 @@
 # Each target does all set-up it needs: an own .venv, the dependencies, the native core. A second run
-# reinstalls nothing. Needs Python, a C++20 compiler and make; no step needs root.
+# reinstalls nothing. Needs Python, a C++20 compiler and make; no step needs root. Tests across several
+# hosts do, and skip without it.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 QUICK := $(PYTEST) -m "not faults and not long" --require-mpi --slowest 10
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check native-test sanitize python-test first-lane last-lane faults bench format clean
+.PHONY: help setup host-tools demo test check native-test sanitize python-test first-lane last-lane faults bench format clean
 
 help:
 	@echo "make demo      two ranks train on handwritten digits; times beside DDP, gloo and MPI"
@@ -24,7 +25,22 @@ help:
 	@echo "make bench     every figure in benchmarks/results"
 	@echo "make format    ruff format, clang-format"
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed $(VENV)/.host-tools
+
+# Tests across hosts (kadril.testing.hosts) want sshd and iptables, and skip without them. A package
+# that brings a server would start it where systemd runs: there, only `make host-tools` installs it.
+HOST_TOOLS := openssh-server openssh-client iptables iproute2
+$(VENV)/.host-tools: | $(VENV)/bin/python
+	@if [ "$$(id -u)" = 0 ] && [ ! -d /run/systemd/system ] && command -v apt-get > /dev/null \
+	  && ! (PATH="$$PATH:/usr/sbin:/sbin"; for tool in sshd ssh iptables ip tc; do \
+	    command -v $$tool > /dev/null || exit 1; done); then \
+	  $(MAKE) --no-print-directory host-tools > $(VENV)/host-tools.log 2>&1 \
+	  || echo "no $(HOST_TOOLS) here (see $(VENV)/host-tools.log): tests that need them skip"; fi
+	@touch $@
+
+host-tools:
+	timeout 120 apt-get -qq update
+	DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq install -y --no-install-recommends $(HOST_TOOLS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -13,6 +13,7 @@
 | `ranks`, `run_on_ranks`, `RankPool`, `RanksFailed` | tests on a standing pool of ranks |
 | `check_adjoint`, `check_autograd_adjoint`, `integer_valued` | the dot-product test of operators |
 | `Ranks`, `Outcome`, `fault_points` | ranks that are killed, stopped, or fail at a named point |
+| `hosts`, `HostNetwork`, `HostsUnavailable` | several hosts on one machine, with links and ssh |
 | `no_leaks`, `LeakError` | nothing is left behind |
 | `shutdown` | end the processes the kit has started; the pytest plugin calls it |
 
@@ -33,6 +34,8 @@ What is where:
     rendezvous           where the ranks of a world find each other
     worlds               how a rank opens a world           target    find a function elsewhere
     process, orphans     state of a process; ranks end with their session
+    host_network         several hosts on one machine       host      one of them
+    host_ssh             their sshd                         namespaces        what makes a host one
     leaks                what was left behind               adjoint   the dot-product test
 """
 
@@ -47,10 +50,13 @@ if TYPE_CHECKING:
     from kadril.testing.decorator import ranks
     from kadril.testing.failure import RanksFailed
     from kadril.testing.faults import Outcome, Ranks, fault_points
+    from kadril.testing.host_network import HostNetwork, HostsUnavailable, hosts
     from kadril.testing.leaks import LeakError, no_leaks
     from kadril.testing.pool import RankPool, run_on_ranks
 
 __all__ = [
+    "HostNetwork",
+    "HostsUnavailable",
     "LeakError",
     "Outcome",
     "RankPool",
@@ -59,6 +65,7 @@ __all__ = [
     "check_adjoint",
     "check_autograd_adjoint",
     "fault_points",
+    "hosts",
     "integer_valued",
     "no_leaks",
     "ranks",
@@ -67,6 +74,8 @@ __all__ = [
 ]
 
 HOMES = {
+    "HostNetwork": "host_network",
+    "HostsUnavailable": "host_network",
     "LeakError": "leaks",
     "Outcome": "faults",
     "RankPool": "pool",
@@ -75,6 +84,7 @@ HOMES = {
     "check_adjoint": "adjoint",
     "check_autograd_adjoint": "adjoint",
     "fault_points": "faults",
+    "hosts": "host_network",
     "integer_valued": "adjoint",
     "no_leaks": "leaks",
     "ranks": "decorator",

@@ -51,7 +51,7 @@ def sweep_directories() -> None:
     """Remove, once, what sessions that were killed could not remove themselves."""
     for place in {Path(tempfile.gettempdir()), FALLBACK, MEMORY}:
         for directory in place.glob("kadril-*-*-*"):
-            match = re.match(r"kadril-(?:pool|mpi|ranks|session)-(\d+)-", directory.name)
+            match = re.match(r"kadril-(?:pool|mpi|ranks|hosts|session)-(\d+)-", directory.name)
             if match and state_of(int(match[1])) == "dead" and is_mine(directory):
                 remove_directory(directory)
 
