@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ class BrokenTransport(NetworkTransport):
         in_another_thread(self.on_meet)
         raise PeerLost("rank 1 is lost", rank=1, operation="barrier")
 
-    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> NoReturn:
         raise AssertionError("nobody has met")
 
     def _leave(self, failure: KadrilError | None) -> None:

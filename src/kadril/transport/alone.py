@@ -36,7 +36,7 @@ class AloneTransport(NetworkTransport):
     def _meet(self, record: torch.Tensor) -> NoReturn:
         raise AssertionError("there is nobody to meet")
 
-    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> NoReturn:
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> NoReturn:
         raise AssertionError("there is nobody to exchange with")
 
     def _leave(self, failure: KadrilError | None) -> None:

@@ -18,6 +18,7 @@ What gloo carries is not encrypted.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -33,7 +34,7 @@ from kadril.config import Config
 from kadril.errors import KadrilError, RendezvousError, name_ranks
 from kadril.transport.ending import Ending
 from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
-from kadril.transport.network_group import Packet
+from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
 from kadril.transport.store_notes import StoreNotes
 from kadril.transport.waiter import Waiter
@@ -249,7 +250,7 @@ class C10dTransport(NetworkTransport):
         except RuntimeError as error:
             raise self._verdict(str(error)) from error
 
-    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
         group = self._engine()
         works: list[tuple[int, dist.Work]] = []
         peer = self.rank
@@ -260,6 +261,9 @@ class C10dTransport(NetworkTransport):
                 works.append((peer, group.send([memory], peer, PACKET_TAG)))
         except RuntimeError as error:
             raise self._verdict(str(error), peer) from error
+        return functools.partial(self._wait_for_packets, group, works)
+
+    def _wait_for_packets(self, group: Group, works: Sequence[tuple[int, dist.Work]]) -> None:
         self._begin_wait()
         # A wait for a packet cannot be cut into slices: at its end gloo closes all connections.
         waiting = PacketWait(works, self.config.patience + MARGIN)

@@ -16,6 +16,7 @@ MPI is neither initialized nor finalized here: who imported mpi4py did that.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -32,7 +33,7 @@ from kadril.config import Config
 from kadril.errors import KadrilError, StateError
 from kadril.transport.call import Call
 from kadril.transport.mpi_notices import NoticeBoard
-from kadril.transport.network_group import Packet
+from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
 from kadril.transport.slicing import segments
 
@@ -98,6 +99,7 @@ class MpiTransport(NetworkTransport):
         self._number = number
         self._first_tag = board.open_group(number)
         self._last_notice = 0.0
+        self._under_way: list[list[Pending]] = []
         level = MPI.Query_thread()
         self._turn: AbstractContextManager[object] = (
             nullcontext() if level == MPI.THREAD_MULTIPLE else only_one
@@ -128,20 +130,23 @@ class MpiTransport(NetworkTransport):
         rows[self.rank] = record
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         self._raise_obstacle()  # the group may have been given up while this rank was busy
-        self._move(
+        meeting = self._start(
             [(rank, record) for rank in others],
             [(rank, rows[rank]) for rank in reversed(others)],
             MEETING,
         )
+        self._finish(meeting, LAST_PAUSE[MEETING])
         return rows
 
-    def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
-        self._move(sends, recvs, PACKET)
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
+        return functools.partial(
+            self._finish, self._start(sends, recvs, PACKET), LAST_PAUSE[PACKET]
+        )
 
-    def _move(self, sends: Sequence[Packet], recvs: Sequence[Packet], kind: int) -> None:
-        """Start all messages, and look until all are through."""
-        self._begin_wait()
+    def _start(self, sends: Sequence[Packet], recvs: Sequence[Packet], kind: int) -> list[Pending]:
+        """Start messages. Those that were never finished are kept when this rank leaves."""
         pending: list[Pending] = []
+        self._under_way.append(pending)
         comm, tag, there = self._board.comm, self._first_tag + kind, self._board_ranks
         try:
             with self._turn:
@@ -151,14 +156,20 @@ class MpiTransport(NetworkTransport):
                 for peer, memory in pieces(sends):
                     request = comm.Isend([memory, MPI.BYTE], there[peer], tag)
                     pending.append(Pending(peer, request, memory))
-            self._finish(pending, LAST_PAUSE[kind])
-        except BaseException as error:
-            abandoned.extend(pending)
-            if isinstance(error, MPI.Exception):
-                raise self._verdict(error, pending) from error
-            raise
+        except MPI.Exception as error:
+            raise self._verdict(error, pending) from error
+        return pending
 
     def _finish(self, pending: list[Pending], last_pause: float) -> None:
+        """Look until messages are through."""
+        self._begin_wait()
+        try:
+            self._look_until_done(pending, last_pause)
+        except MPI.Exception as error:
+            raise self._verdict(error, pending) from error
+        self._under_way = [each for each in self._under_way if each is not pending]
+
+    def _look_until_done(self, pending: list[Pending], last_pause: float) -> None:
         """Look until all messages are through; those that are leave the list."""
         num_bytes = sum(message.memory.size for message in pending)
         end_of_spin = time.monotonic() + SPIN_TIME + num_bytes * SPIN_TIME_PER_BYTE
@@ -180,6 +191,7 @@ class MpiTransport(NetworkTransport):
 
     def _leave(self, failure: KadrilError | None) -> None:
         others = [rank for index, rank in enumerate(self._board_ranks) if index != self.rank]
+        abandoned.extend(self._under_way)
         try:
             with self._turn:
                 try:

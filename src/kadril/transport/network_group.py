@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -43,9 +43,11 @@ from kadril.transport.ending import KINDS, Ending
 from kadril.transport.peer_errors import FailedCall, revoked_text
 from kadril.transport.shared_memory import SharedMemory
 
-__all__ = ["INLINE_BYTES", "NetworkGroup", "Packet"]
+__all__ = ["INLINE_BYTES", "Completion", "NetworkGroup", "Packet"]
 
 Packet: TypeAlias = tuple[int, torch.Tensor]  # (peer, its bytes): never empty, never to oneself
+
+Completion: TypeAlias = Callable[[], None]  # waits until the packets of an exchange are through
 
 INLINE_BYTES = 64  # that ride along in the record of a meeting
 
@@ -117,17 +119,27 @@ class NetworkGroup(abc.ABC):
         """
 
     @abc.abstractmethod
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
+        """Begin to carry packets between ranks that have met; return what waits for them.
+
+        Several exchanges may be under way. Packets between the same two ranks arrive in the order
+        in which they were started, and completions are called in that order too. Until then the
+        memory belongs to the engine. Where a call fails, the rest is never completed, and the
+        engine keeps or lets go of the memory as it needs. Both raise like `_meet`.
+        """
+
     def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
         """Carry packets between ranks that have met; those between the same two arrive in order.
 
         Raises like `_meet`.
         """
+        self._start_exchange(sends, recvs)()
 
     @abc.abstractmethod
     def _leave(self, failure: KadrilError | None) -> None:
         """Let go of the engine, and tell ranks that wait for this one: it failed, or closed (None).
 
-        Called once. Another thread may be in `_meet` or `_exchange`.
+        Called once. Another thread may be in `_meet` or in an exchange.
         """
 
     # The life of a group.

@@ -73,7 +73,7 @@ class Kernel(NamedTuple):
 
 
 class NetworkTransport(NetworkGroup, Transport):
-    """A transport made of `_meet`, `_exchange` and `_subgroup`; see `base.py` for its methods."""
+    """A transport made of `_meet`, `_start_exchange` and `_subgroup`; its methods: `base.py`."""
 
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
         super().__init__(rank, size, world_ranks, config)
