@@ -113,6 +113,11 @@ class World:
         return self.transport.kind == "mpi"
 
     @property
+    def communicator(self) -> Any | None:
+        """The communicator of mpi4py by which the ranks met; None where they met otherwise."""
+        return self._bootstrap.communicator if isinstance(self._bootstrap, MpiBootstrap) else None
+
+    @property
     def is_closed(self) -> bool:
         """Whether `close()` was called."""
         return self._is_closed
