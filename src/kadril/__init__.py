@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kadril import ddl as ddl
     from kadril import errors as errors
     from kadril import nn as nn
     from kadril import ops as ops
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kadril.config import Config
     from kadril.errors import (
         AlreadyInitializedError,
+        CheckError,
         CheckpointError,
         ClosedError,
         ConfigError,
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyInitializedError",
+    "CheckError",
     "CheckpointError",
     "ClosedError",
     "Config",
@@ -127,7 +130,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Not in `__all__`: `from kadril import *` would put `kadril.torch` in the place of torch.
-_PACKAGES = frozenset({"errors", "nn", "ops", "partition", "sharded", "testing", "torch"})
+_PACKAGES = frozenset({"ddl", "errors", "nn", "ops", "partition", "sharded", "testing", "torch"})
 
 _HOMES = {
     "kadril.collectives": (

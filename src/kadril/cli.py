@@ -28,6 +28,7 @@ VERBS = {
         "kadril.compat.path_command",
         "print the PYTHONPATH of the packages of --compat, for other launchers",
     ),
+    "ddl": ("kadril.ddl.command", "show what a checked all-reduce has dumped"),
     "env": ("kadril.launch.option_table", "list the options that are read from KADRIL_* variables"),
 }
 

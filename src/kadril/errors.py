@@ -19,6 +19,7 @@
     |                                                (also a NotImplementedError and a ValueError)
     |-- ConfigError            an option has a value that makes no sense     (also a ValueError)
     |-- CheckpointError        what is to be loaded does not fit, or is damaged (also a ValueError)
+    |-- CheckError             two ways to compute the same result do not agree
     `-- NoRoomError            not enough memory to share                    (also a MemoryError)
 
 Misuse that one rank can see by itself (a root that does not exist, counts that do not add up) is a
@@ -33,6 +34,7 @@ from collections.abc import Mapping, Sequence
 
 __all__ = [
     "AlreadyInitializedError",
+    "CheckError",
     "CheckpointError",
     "ClosedError",
     "ConfigError",
@@ -184,6 +186,49 @@ class CheckpointError(KadrilError, ValueError):
     def __init__(self, message: str, *, parameter: str = "", path: str = "") -> None:
         super().__init__(message)
         self.parameter = parameter
+        self.path = path
+
+
+class CheckError(KadrilError):
+    """A checked all-reduce differs from its reference, or has NaN or infinite values.
+
+    Raised on every rank, also where the result is right; the group stays usable.
+
+    Attributes:
+        rank: world rank that saw the largest error.
+        parameter: its place in the list that was reduced.
+        name: of the parameter, or an empty string.
+        index: of the worst element in the parameter.
+        value: of that element, as it was reduced.
+        reference: what it should be.
+        error: |value - reference| / max(|reference|, floor); infinite for NaN and infinity.
+        limit: the largest error that was allowed.
+        path: of the dump file that this rank has written, or an empty string.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int = 0,
+        parameter: int = 0,
+        name: str = "",
+        index: Sequence[int] = (),
+        value: complex = 0.0,
+        reference: complex = 0.0,
+        error: float = 0.0,
+        limit: float = 0.0,
+        path: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.parameter = parameter
+        self.name = name
+        self.index = tuple(index)
+        self.value = value
+        self.reference = reference
+        self.error = error
+        self.limit = limit
         self.path = path
 
 

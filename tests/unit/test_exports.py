@@ -32,7 +32,7 @@ def names_for_type_checkers() -> set[str]:
     }
 
 
-PACKAGES = {"errors", "nn", "ops", "partition", "sharded", "testing", "torch"}
+PACKAGES = {"ddl", "errors", "nn", "ops", "partition", "sharded", "testing", "torch"}
 
 
 def test_every_name_can_be_had() -> None:

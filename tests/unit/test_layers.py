@@ -32,7 +32,7 @@ LAYERS = (
     {"world"},
     {"partition"},
     {"ops", "engine", "collectives"},
-    {"torch", "nn", "sharded"},
+    {"torch", "nn", "sharded", "ddl"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -1,0 +1,101 @@
+"""A probe of the links between hosts: how long half a megabyte takes from each host to each other.
+
+One rank of each host, its leader, sends to the leader of another one and receives from it, in
+rounds in which no host takes part twice:
+
+    4 hosts    round 1: 0-3 1-2    round 2: 0-2 3-1    round 3: 0-1 2-3
+
+What an exchange of nothing takes is subtracted: it is the meeting of all ranks, not the link.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kadril.transport.agreement import allgather_json
+from kadril.transport.base import Message, Transport
+from kadril.world import Layout
+
+__all__ = ["Link", "find_slow_link", "pair_up", "probe_links"]
+
+PROBE_BYTES = 512 << 10
+NUM_TRIES = 2
+SLOW = 1.5  # times the median of all links
+
+
+class Link(NamedTuple):
+    """A link between two hosts.
+
+    Attributes:
+        hosts: their places in the layout.
+        seconds: that the bytes of the probe take, both ways at once.
+    """
+
+    hosts: tuple[int, int]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second in each direction."""
+        return PROBE_BYTES / max(self.seconds, 1e-9)
+
+
+def pair_up(num_hosts: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield rounds of pairs such that every two hosts meet once, and none twice in a round."""
+    places: list[int | None] = [*range(num_hosts), *([None] if num_hosts % 2 else [])]
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        pairs = zip(places[:half], reversed(places[half:]), strict=True)
+        yield [(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None]
+        places = [places[0], places[-1], *places[1:-1]]
+
+
+def probe_links(transport: Transport, layout: Layout) -> list[Link]:
+    """Measure the links between all hosts; collective over all ranks."""
+    leaders = [host[0] for host in layout.hosts]
+    mine: list[tuple[int, int, float]] = []
+    for pairs in pair_up(len(leaders)):
+        partners = {leaders[a]: leaders[b] for a, b in pairs}
+        partners |= {b: a for a, b in partners.items()}
+        peer = partners.get(transport.rank)
+        seconds = [exchange_time(transport, peer, size) for size in (0, PROBE_BYTES)]
+        if peer is not None:
+            a, b = leaders.index(transport.rank), leaders.index(peer)
+            mine.append((min(a, b), max(a, b), max(seconds[1] - seconds[0], 1e-9)))
+    told = allgather_json(transport, mine, "ddl.links")
+    # Both ends have measured; the quicker one waited for nobody.
+    best: dict[tuple[int, int], float] = {}
+    for a, b, seconds_of_link in (each for row in told for each in row):
+        best[a, b] = min(seconds_of_link, best.get((a, b), seconds_of_link))
+    return [Link(pair, best[pair]) for pair in sorted(best)]
+
+
+def exchange_time(transport: Transport, peer: int | None, num_bytes: int) -> float:
+    """The best time of some exchanges with a peer; collective."""
+    sent, received = np.zeros(num_bytes, np.uint8), np.empty(num_bytes, np.uint8)
+    sends: list[Message] = [] if peer is None else [(peer, sent)]
+    recvs: list[Message] = [] if peer is None else [(peer, received)]
+    best = float("inf")
+    for _ in range(NUM_TRIES):
+        transport.barrier(name="ddl.links")
+        begin = time.perf_counter()
+        transport.exchange(sends, recvs, name="ddl.links")
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def find_slow_link(links: Sequence[Link]) -> Link | None:
+    """The slowest link, where it stands out among the others."""
+    if len(links) < 2:
+        return None
+    slowest = max(links, key=lambda link: link.seconds)
+    return (
+        slowest
+        if slowest.seconds > SLOW * statistics.median(each.seconds for each in links)
+        else None
+    )
