@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,10 @@ from pathlib import Path
 from forked_program import print_of, run_forked
 
 from kadril.testing import run_on_ranks
+from kadril.testing.mpi_worker_pool import find_mpi
 from kadril.world import World
 
-__all__ = ["EXAMPLES", "launch_example", "run_alone", "run_example", "run_on_pool"]
+__all__ = ["EXAMPLES", "launch_example", "run_alone", "run_example", "run_mpi", "run_on_pool"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -36,6 +39,29 @@ def launch_example(
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def run_mpi(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that begins with `mpirun`, on the Open MPI beside this Python."""
+    mpirun, *words = shlex.split(command)
+    assert mpirun == "mpirun"
+    launch = [
+        str(find_mpi("openmpi", EXAMPLES.parent).mpirun),
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+    ]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [*launch, *(sys.executable if word == "python" else word for word in words)],
+        env={**os.environ, **root, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def run_example(
