@@ -137,12 +137,10 @@ class WatchingPlan(OwnerPlan):
         self.alive: list[int] = []
         return self
 
-    def reduce_gradient(
-        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
-    ) -> None:
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
         self.alive.append(
             sum(size for storage, size in self.seen.values() if not storage.expired())
         )
         storage = gradient.untyped_storage()
         self.seen[name] = (StorageWeakRef(storage), storage.nbytes())
-        super().reduce_gradient(name, gradient, label, is_lent=is_lent)
+        super().reduce_gradient(name, gradient, label)

@@ -181,29 +181,29 @@ def test_a_group_is_added_between_compiled_passes(world: World) -> None:
 
 
 @ranks(2)
-def test_no_gradient_of_a_graph_is_kept(world: World) -> None:
-    """When the next gradient comes the memory of the one before is free, as are small ones."""
+def test_no_gradient_of_a_graph_outlives_its_round(world: World) -> None:
+    """Sums lie in the memory of gradients until the step; then all of it is free."""
     _, trainer, compiled, _ = make(world)
     plan = trainer._graph_plan
     reduce = plan.reduce_gradient
     seen: list[StorageWeakRef] = []
-    alive: list[int] = []
 
-    def note(name: str, gradient: torch.Tensor, label: str, *, is_lent: bool) -> None:
-        alive.append(sum(not storage.expired() for storage in seen))
+    def note(name: str, gradient: torch.Tensor, label: str) -> None:
         seen.append(StorageWeakRef(gradient.untyped_storage()))
-        reduce(name, gradient, label, is_lent=True)
+        reduce(name, gradient, label)
 
     plan.reduce_gradient = note  # type: ignore[method-assign]
     for step in range(3):
         compiled(pull_of(world.rank, step, world.size, SHAPES))
         trainer.step()
-    assert alive == [0] * len(SHAPES) * 3
+        trainer.zero_grad()
+        assert len(seen) == len(SHAPES) * (step + 1)
+        assert all(storage.expired() for storage in seen)
 
 
 @ranks(2, timeout=110, patience=100.0)  # a rank waits while its peer compiles
-def test_memory_that_inductor_uses_again(world: World, tmp_path: Path) -> None:
-    """A gradient whose place another one takes after the call, while its peers are far behind."""
+def test_inductor_leaves_memory_that_is_still_needed(world: World, tmp_path: Path) -> None:
+    """Another gradient once took the place of one that its peers, far behind, had not read."""
     torch._dynamo.reset()
     model = whole(nn.Sequential(nn.Linear(6, 401), *(nn.Linear(401, 401) for _ in range(3))))
     twin = copy.deepcopy(model)

@@ -101,9 +101,7 @@ class PartPlan:
         length = self.parameters[name].numel()
         return [length * (r + 1) // self.size - length * r // self.size for r in range(self.size)]
 
-    def reduce_gradient(
-        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
-    ) -> None:
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
         counts = self.counts(name)
         part = gradient.new_empty(counts[self.rank])
         self.world.transport.reduce_scatterv(

@@ -28,6 +28,11 @@ logger = logging.getLogger("kadril")
 
 NAME = "kadril"
 
+# Settings of inductor by which it frees the memory of a gradient and does not write to it again. So
+# a plan may go on with a gradient after the call that gave it; to copy what is wanted later took a
+# tenth of a backward pass.
+NO_REUSE = {"allow_buffer_reuse": False, "inplace_buffers": False, "memory_planning": False}
+
 
 def kadril_backend(
     module: fx.GraphModule,
@@ -81,7 +86,6 @@ def compile_reducing(
             known,
             partition_grad=options.partition_grad,
             order=options.order,
-            reuses_memory=options.inner == "inductor",
         )
         logger.debug(
             "rank %d: %d gradients are reduced in a backward graph", known.plan.rank, len(gradients)
@@ -180,13 +184,16 @@ def compile_with_inductor(
     edit: Callable[[fx.Graph], None],
 ) -> Callable[..., Any]:
     """Compile a graph by inductor, which makes C++ of both graphs."""
+    from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def compile_inner(graph: fx.GraphModule, examples: Sequence[Any], **arguments: Any) -> Any:
-        if arguments.get("is_backward", False):
-            edit(graph.graph)
-            graph.recompile()
-        return compile_fx_inner(graph, examples, **arguments)
+        if not arguments.get("is_backward", False):
+            return compile_fx_inner(graph, examples, **arguments)
+        edit(graph.graph)
+        graph.recompile()
+        with inductor_config.patch(NO_REUSE):
+            return compile_fx_inner(graph, examples, **arguments)
 
     compiled: Any = compile_fx(
         module,

@@ -67,9 +67,7 @@ class ShownPlan:
         """Return the rank that would get the gradient."""
         return self.owners[name]
 
-    def reduce_gradient(
-        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
-    ) -> None:
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
         """Do nothing: the graph is not run."""
 
     def note_dropped(self, name: str) -> None:

@@ -38,20 +38,17 @@ class GradientPlan(Protocol):
         """
         ...
 
-    def reduce_gradient(
-        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
-    ) -> None:
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
         """Bring a gradient to its owners.
 
         On a rank that owns all of it the reduced gradient replaces `gradient`, in place. Elsewhere
-        `gradient` must not be changed: other nodes of the graph may still read it.
+        `gradient` must not be changed: other nodes of the graph may still read it. It may be kept:
+        the graph does not write to its memory again.
 
         Args:
             name: of the parameter.
             gradient: of the parameter's shape, and contiguous on its owner.
             label: what this call is, for plans whose ranks make it together: name, place and total.
-            is_lent: whether the graph uses the memory for something else after the call, so that
-                what is wanted later has to be copied; otherwise it is enough to keep a reference.
 
         Raises:
             MismatchError: ranks that reduce together come with different gradients; on all of them.

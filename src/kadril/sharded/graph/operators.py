@@ -35,7 +35,7 @@ CALL = "Tensor(b!) token, str key, str name, int place, int total"
 SCHEMAS = (
     "begin_gradients(str key, int total) -> Tensor",
     f"reduce_gradient_(Tensor(a!) gradient, {CALL}) -> ()",
-    f"send_gradient(Tensor gradient, {CALL}, bool is_dropped, bool is_lent) -> ()",
+    f"send_gradient(Tensor gradient, {CALL}, bool is_dropped) -> ()",
 )
 
 
@@ -52,7 +52,7 @@ def reduce_gradient_(
     found = registration(key)
     take_turn(found, token, name, place)
     whole = gradient if gradient.is_contiguous() else gradient.contiguous()
-    reduce_with(found, whole, name, place, total, is_lent=True)
+    reduce_with(found, whole, name, place, total)
     if whole is not gradient:
         gradient.copy_(whole)
 
@@ -65,7 +65,6 @@ def send_gradient(
     place: int,
     total: int,
     is_dropped: bool,
-    is_lent: bool,
 ) -> None:
     """Give a gradient away: to its owner, or each rank its part.
 
@@ -77,7 +76,6 @@ def send_gradient(
         place: of this operator among all of the graph.
         total: number of them.
         is_dropped: whether the graph does not hand the gradient out.
-        is_lent: whether the graph uses its memory for something else after the call.
     """
     found = registration(key)
     take_turn(found, token, name, place)
@@ -85,12 +83,12 @@ def send_gradient(
     if is_kept:
         parameter = found.plan.parameter_of(name)
         before = raw_grad(parameter)
-        # A copy: the graph uses the memory again.
+        # A copy: other nodes of the graph may still read the gradient.
         parameter.grad = gradient.clone() if before is None else before.add_(gradient)
     elif is_dropped:
         found.dropped.add(name)
     if not is_kept or found.plan.owner_of(name) is not None:
-        reduce_with(found, gradient, name, place, total, is_lent=is_lent)
+        reduce_with(found, gradient, name, place, total)
 
 
 def declare() -> None:
@@ -130,18 +128,12 @@ def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -
 
 
 def reduce_with(
-    found: Registration,
-    gradient: torch.Tensor,
-    name: str,
-    place: int,
-    total: int,
-    *,
-    is_lent: bool,
+    found: Registration, gradient: torch.Tensor, name: str, place: int, total: int
 ) -> None:
     """Reduce through the plan; where ranks disagree, say what that means for graphs."""
     try:
         label = f"gradient {place + 1} of {total}: {name}"
-        found.plan.reduce_gradient(name, gradient, label, is_lent=is_lent)
+        found.plan.reduce_gradient(name, gradient, label)
     except MismatchError as error:
         raise MismatchError(
             f"{error}\nThe backward graphs of the ranks are not the same: this rank came with the"

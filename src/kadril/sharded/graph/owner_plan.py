@@ -82,9 +82,7 @@ class OwnerPlan:
         """Return the rank that gets the gradient."""
         return self.owners[name]
 
-    def reduce_gradient(
-        self, name: str, gradient: torch.Tensor, label: str, *, is_lent: bool
-    ) -> None:
+    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
         """Reduce a gradient to its owner, in place there; collective."""
         self.transport.reduce(
             gradient.contiguous(),

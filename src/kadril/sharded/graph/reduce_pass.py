@@ -42,7 +42,6 @@ def reduce_gradients(
     *,
     partition_grad: bool = True,
     order: Order = "graph",
-    reuses_memory: bool = True,
 ) -> list[ParameterGradient]:
     """Run the pass on a backward graph, in place.
 
@@ -53,7 +52,6 @@ def reduce_gradients(
         partition_grad: also phase 2: drop the gradients that this rank does not own.
         order: "graph": as the first graph makes them, so that each is sent as soon as it is there;
             "parameters": last parameter first, whatever the graph.
-        reuses_memory: whether the compiler of the graph uses the memory of values again.
 
     Returns:
         The gradients, in the order in which they are reduced.
@@ -67,7 +65,7 @@ def reduce_gradients(
     if not gradients:
         return []
     ordered = put_in_order(gradients, found, order)
-    add_reductions(graph, ordered, found, partition_grad, reuses_memory)
+    add_reductions(graph, ordered, found, partition_grad)
     if partition_grad:
         drop_outputs(graph, ordered, plan)
     graph.lint()
@@ -91,7 +89,6 @@ def add_reductions(
     gradients: Sequence[ParameterGradient],
     found: Registration,
     partition_grad: bool,
-    reuses_memory: bool,
 ) -> None:
     """Add a reduction after each gradient's node, and after the previous reduction (phase 1)."""
     plan, total = found.plan, len(gradients)
@@ -116,7 +113,7 @@ def add_reductions(
             if is_owner:
                 last = graph.call_function(REDUCE, arguments)
             else:
-                last = graph.call_function(SEND, (*arguments, partition_grad, reuses_memory))
+                last = graph.call_function(SEND, (*arguments, partition_grad))
         last.meta["val"] = None
 
 

@@ -55,7 +55,7 @@ class BucketSums:
             cut.blocks,
             places.start,
             len(places),
-            0 if own is None else own.own_address,
+            0 if own is None else own.address,
             total.data_ptr(),
             posted,
             TORCH_DTYPES[total.dtype].code,

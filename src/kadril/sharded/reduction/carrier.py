@@ -57,16 +57,6 @@ class Carrier(Protocol):
         """
         ...
 
-    def send_one(self, bucket: Bucket, gradient: torch.Tensor) -> None:
-        """Send the next bucket of the cycle, which has one parameter.
-
-        Args:
-            bucket: which.
-            gradient: of its parameter. The memory is the caller's, who uses it again after the
-                call: what is needed later is copied.
-        """
-        ...
-
     def reduce(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
         """Reduce a bucket outside of cycles; collective."""
         ...

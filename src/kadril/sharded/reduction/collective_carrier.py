@@ -62,10 +62,6 @@ class CollectiveCarrier:
 
     reduce = send
 
-    def send_one(self, bucket: Bucket, gradient: torch.Tensor) -> None:
-        """Reduce a bucket of one parameter, whose gradient may not be kept."""
-        self.send(bucket, [gradient if self._thread is None else gradient.clone()])
-
     def wait(self) -> None:
         """Wait for the thread."""
         if self._thread is not None:

@@ -89,23 +89,10 @@ class OutboxCarrier:
 
     def send(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
         """Queue the gradients of a bucket, and post what there is room for."""
-        self._enqueue(bucket, gradients)
+        self._queue.append(Outgoing(self._cut(bucket), bucket.flatten(gradients)))
+        gradients.clear()  # so that nothing else here refers to them: sums may be laid into them
         self._go_on()
         self._limit_queue()
-
-    def send_one(self, bucket: Bucket, gradient: torch.Tensor) -> None:
-        """Post a gradient from the caller's memory, and copy what could not be used at once."""
-        outgoing = self._enqueue(bucket, [gradient])
-        self._go_on()
-        outgoing.keep()
-        self._limit_queue()
-
-    def _enqueue(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> Outgoing:
-        """Queue gradients so that nothing else here refers to them: sums may be laid into them."""
-        outgoing = Outgoing(self._cut(bucket), bucket.flatten(gradients))
-        gradients.clear()
-        self._queue.append(outgoing)
-        return outgoing
 
     def reduce(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
         """Reduce a bucket outside of cycles, with all ranks at the same time."""

@@ -33,7 +33,6 @@ class Outgoing:
     Attributes:
         has_sum: whether this rank's part is added up in place.
         is_posted: whether all blocks are posted.
-        num_left: blocks that are not added up.
     """
 
     def __init__(self, cut: CutBucket, flat: torch.Tensor | None) -> None:
@@ -42,8 +41,6 @@ class Outgoing:
         self.flat = None if flat is None else flat.data
         self.is_posted = False
         self.has_sum = False
-        self.num_left = len(cut.blocks)
-        self._part: torch.Tensor | None = None  # this rank's, where no other is needed any more
 
     @property
     def num_bytes(self) -> int:
@@ -51,42 +48,26 @@ class Outgoing:
         return 0 if self.flat is None else self.flat.nbytes
 
     @property
-    def own_address(self) -> int:
-        """Where the gradients begin, as seen from this rank's part of them; 0 for none."""
-        if self.flat is not None:
-            return self.flat.data_ptr()
-        if self._part is None or not self._part.numel():
-            return 0
-        return self._part.data_ptr() - self.cut.bucket.begin * self._part.element_size()
+    def address(self) -> int:
+        """Where the gradients begin; 0 for none."""
+        return 0 if self.flat is None else self.flat.data_ptr()
 
     @property
     def is_private(self) -> bool:
         """Whether nobody else sees the memory of the gradients."""
-        memory = self._part if self.flat is None else self.flat
-        return memory is not None and is_unshared(memory)
+        return self.flat is not None and is_unshared(self.flat)
 
     @property
     def own_part(self) -> torch.Tensor | None:
         """This rank's part of the gradients, where there are any."""
         if self.flat is None:
-            return self._part
+            return None
         bucket = self.cut.bucket
         return self.flat[bucket.begin : bucket.begin + bucket.count]
 
-    def keep(self) -> None:
-        """Copy what is still needed of memory that its owner uses again."""
-        if self.flat is None or self.is_private:
-            return
-        if not self.is_posted:
-            self.flat = self.flat.clone()
-        else:
-            part = self.own_part
-            self._part = part.clone() if part is not None and self.num_left else None
-            self.flat = None
-
     def drop(self) -> None:
         """Forget the gradients; its blocks are posted empty."""
-        self.flat = self._part = None
+        self.flat = None
 
 
 class SendQueue:
@@ -130,9 +111,8 @@ class SendQueue:
             The bucket, None where there is no room.
         """
         outgoing = self._waiting[0]
-        flat, blocks = outgoing.flat, outgoing.cut.blocks
-        address = 0 if flat is None else flat.data_ptr()
-        count = self._box.post(blocks, self._next_block, NUM_POSTED_AT_ONCE, address)
+        blocks = outgoing.cut.blocks
+        count = self._box.post(blocks, self._next_block, NUM_POSTED_AT_ONCE, outgoing.address)
         if not count:
             return None
         if self._posted and self._posted[-1][0] is outgoing:
@@ -154,7 +134,6 @@ class SendQueue:
         taken = min(most, count)
         if taken < count:
             self._posted.appendleft((outgoing, count - taken))
-        outgoing.num_left -= taken
         return outgoing, taken
 
     def drop(self) -> None:

@@ -118,13 +118,12 @@ class ReducedGradients:
             with torch.no_grad():
                 self._send_ready()
 
-    def arrived_in_graph(self, place: int, gradient: torch.Tensor, *, is_lent: bool) -> None:
+    def arrived_in_graph(self, place: int, gradient: torch.Tensor) -> None:
         """Take a gradient out of a compiled graph.
 
         Args:
             place: of the parameter.
-            gradient: of its shape.
-            is_lent: whether the graph uses its memory again after the call.
+            gradient: of its shape; others may read it, and nobody writes to it.
         """
         bucket = self._shards.bucket_of(place)
         tensor = self._shards.parameters.tensors[place]
@@ -135,10 +134,7 @@ class ReducedGradients:
                 self._begin_cycle()
                 self._round.take_turn()
                 self._round.take(bucket.number, 1 << place, is_given=True)
-                if is_lent:
-                    self._carrier.send_one(bucket, gradient.detach())
-                else:
-                    self._carrier.send(bucket, [gradient.detach()])
+                self._carrier.send(bucket, [gradient.detach()])
             else:  # it waits where others do, for the rest of its bucket or for its turn
                 if before is None:
                     tensor.grad = gradient.to(tensor.dtype, copy=True)
