@@ -21,7 +21,11 @@ __all__ = ["main"]
 
 # verb: (module with `main(argv: list[str]) -> int`, what it does)
 VERBS = {
-    "run": ("kadril.launch.command", "start a program on many ranks of this host"),
+    "run": ("kadril.launch.command", "start a program on many ranks of one or several hosts"),
+    "rankfile": (
+        "kadril.launch.rank_file_command",
+        "write a rank file: host and cores of each rank",
+    ),
     "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
     "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
     "compat-path": (
