@@ -44,7 +44,7 @@ def run_forked(
     with Job(num_ranks) as job, Ranks(num_ranks, transport=None) as ranks:
         job.release_listener()
         job.socket_path.unlink()  # rank 0 makes its own
-        identities = [job.identity(rank) for rank in range(num_ranks)]
+        identities = [job.identity(rank, rank, num_ranks) for rank in range(num_ranks)]
         ranks.start(run_rank, identities, str(program), arguments, compat)
         outcomes = ranks.wait(timeout)
     for outcome in outcomes:
@@ -65,7 +65,7 @@ def run_rank(
     os.environ.update(identities[rank], OMP_NUM_THREADS="1")
     if compat:
         os.environ.update(job_variables([compat], os.environ))
-        os.environ.update(rank_variables(compat, rank, size))
+        os.environ.update(rank_variables(compat, rank, (tuple(range(size)),)))
         sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
     os.chdir(Path(program).parent)
     return print_of(program, *arguments)

@@ -37,6 +37,7 @@ IDENTITY_VARIABLES = frozenset(
         "KADRIL_SECRET_FILE",
         "KADRIL_TOLD",  # variables that the launcher has warned of, so that its ranks need not
         "KADRIL_PYTHON",  # that a C program starts inside itself
+        "KADRIL_SSH",  # by which `kadril run` reaches other hosts
         "KADRIL_BENCH_MPICH",
         "KADRIL_BENCH_OPENMPI",
         "KADRIL_TESTING_MPICH",

@@ -143,6 +143,12 @@ def test_the_table_of_flags_is_that_of_the_program() -> None:
         "--hosts",
         "-hostfile",
         "--hostfile",
+        "-p",
+        "--ssh-port",
+        "-i",
+        "--ssh-identity-file",
+        "--network-interfaces",
+        "--network-interface",
     }
 
 

@@ -157,12 +157,17 @@ def test_error_in_the_launcher_itself_ends_everybody(
     program = """
         import os, sys
         from kadril.launch.launcher import Guardian, Job, RunOptions, SignalInbox, Supervisor
-        from kadril.launch.launcher import rank_environment
+        from kadril.launch.local_host import LocalHost, RankStart
         options = RunOptions(("bash", "-c", sys.argv[1], "bash", sys.argv[2]), 2)
         job = Job(2)
         with SignalInbox() as inbox, Guardian(job) as guardian, job:
-            with Supervisor(options, job, guardian, inbox) as supervisor:
-                supervisor.start(options.command, rank_environment(options, os.environ))
+            with Supervisor(options, inbox) as supervisor:
+                output = supervisor.output
+                host = LocalHost(job.id, guardian, supervisor.selector, output, output.notice)
+                supervisor.add(host)
+                for rank in range(2):
+                    variables = {**os.environ, **job.identity(rank, rank, 2)}
+                    host.start(RankStart(rank, options.command, variables))
                 sys.stdin.read()
                 raise ZeroDivisionError
     """

@@ -99,17 +99,27 @@ def job_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[
     return added
 
 
-def rank_variables(name: str, rank: int, size: int) -> dict[str, str]:
-    """Return the variables that tell one rank, of a job on one host, its rank and size."""
+def rank_variables(name: str, rank: int, hosts: tuple[tuple[int, ...], ...]) -> dict[str, str]:
+    """Return the variables that tell one rank its rank and size, on its host and across hosts.
+
+    Args:
+        name: of the package.
+        rank: of which rank.
+        hosts: the ranks of each host.
+    """
     if name != "horovod":
         return {}
+    # Imported here: other jobs need nothing of `world` to be launched.
+    from kadril.world.layout import Layout
+
+    layout = Layout(hosts)
     return {
         "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_SIZE": str(layout.size),
+        "HOROVOD_LOCAL_RANK": str(layout.local_rank(rank)),
+        "HOROVOD_LOCAL_SIZE": str(layout.local_size(rank)),
+        "HOROVOD_CROSS_RANK": str(layout.cross_rank(rank)),
+        "HOROVOD_CROSS_SIZE": str(layout.cross_size(rank)),
     }
 
 

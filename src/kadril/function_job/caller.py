@@ -42,11 +42,11 @@ ALIASES = {
     "cooldown_range": "blacklist_cooldown_range",
     "min_num_proc": "min_np",
     "max_num_proc": "max_np",
-    "network_interface": "network_interfaces",
 }
 
 # Flags that make no sense here, or are given otherwise.
 NOT_KEYWORDS = {"help", "version", "check_build", "stdin", "num_proc", "num_ranks", "command"}
+NOT_KEYWORDS |= {"dry_run", "rankfile"}
 
 
 def run(
@@ -110,7 +110,14 @@ class RaisingParser(argparse.ArgumentParser):
 
 def parse_or_raise(words: Sequence[str]) -> RunOptions:
     """Check words as the driver will read them."""
-    return to_options(make_parser(RaisingParser).parse_args(words))
+    options = to_options(make_parser(RaisingParser).parse_args(words))
+    if options.placement is not None and options.placement.needs_ssh:
+        other = next(host.name for host in options.placement.hosts if not host.is_here)
+        raise ConfigError(
+            f"{other!r} is not this host, and functions are called on ranks of this host only. Put"
+            " the function into a program, and start that with `kadril run`"
+        )
+    return options
 
 
 def agree(np: int | None, num_proc: int | None) -> int:

@@ -14,10 +14,18 @@ import kadril
 from kadril.compat import PACKAGES
 from kadril.config import Config, variable
 from kadril.errors import ConfigError
-from kadril.launch import horovod_flags, hosts
+from kadril.launch import horovod_flags
 from kadril.launch.config_file import read_config_file
+from kadril.launch.dry_run import describe_run
+from kadril.launch.host_options import (
+    add_host_options,
+    describe_idle,
+    to_placement,
+    to_ssh_options,
+)
 from kadril.launch.launcher import run
 from kadril.launch.options import LaunchError, RunOptions
+from kadril.launch.placement import Placement
 
 __all__ = ["main", "make_parser", "parse", "to_options"]
 
@@ -34,6 +42,8 @@ examples:
   kadril run -np 2 train.py --epochs 3
   kadril run -np 2 -m package.train --epochs 3
   kadril run -np 4 --output-dir logs -- python train.py
+  kadril run -np 4 -H host1:2,host2:2 train.py           (hosts that ssh reaches)
+  kadril run -rf 4x3.rf train.py                         (hosts and cores of a rank file)
   kadril run --compat horovod -np 4 python train.py      (a script written for Horovod)
   kadril run --compat distdl -np 4 python train.py       (a script written for DistDL)
 
@@ -68,7 +78,7 @@ def make_parser(
     parser = kind(
         prog="kadril run",
         usage=USAGE,
-        description="Start a program on many ranks of this host, and leave nothing behind.",
+        description="Start a program on ranks of one host or several, and leave nothing behind.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -98,7 +108,7 @@ def make_parser(
         help="also keep DIR/rank.N.out and .err, without prefixes; old ones are overwritten",
     )
     add("--no-prefix", action="store_true", help="print lines without `[rank] ` before them")
-    add("--bind", action="store_true", help="bind each rank to one core, round robin")
+    add("--bind", action="store_true", help="bind each rank to one core of its host, round robin")
     add("--stdin", action="store_true", help="give the launcher's stdin to rank 0")
     add_graces(parser)
     add("-v", "--verbose", action="store_true", help="tell what the launcher does")
@@ -110,6 +120,7 @@ def make_parser(
     )
     add("--version", action="version", version=f"kadril {kadril.__version__}")
     add("--communication", metavar="KIND", help=argparse.SUPPRESS)
+    add_host_options(parser, add_option)
     add_horovod_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -155,8 +166,6 @@ def add_horovod_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print lines with the time before them",
     )
-    add("-H", "--hosts", metavar="NAME:SLOTS,...", help="hosts, which must be this one")
-    add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file: NAME slots=N")
     horovod_flags.add_to(group, add_option)
 
 
@@ -206,19 +215,23 @@ def parse_words(argv: Sequence[str]) -> argparse.Namespace:
 
 def to_options(words: argparse.Namespace) -> RunOptions:
     """Return what the words on the command line, and the file that they name, ask for."""
-    if words.num_ranks is None:
+    if words.num_ranks is not None and words.num_ranks < 1:
+        raise ConfigError(f"the number of ranks (-np) must be at least 1, got {words.num_ranks}")
+    placement = to_placement(words)
+    if words.num_ranks is None and placement is None:
         raise ConfigError(f"how many ranks? usage: {USAGE}")
+    num_ranks = words.num_ranks or (0 if placement is None else placement.num_ranks)
     if words.config_file is not None:
         add_from_file(words)
     applied = horovod_flags.apply(vars(words))
     for own in ("transport", "patience"):
         if getattr(words, own) is not None and own in applied.options:
             raise ConfigError(f"--{own} and {applied.origins[own]} set the same; give one of them")
-    check_hosts(words)
-    check_transport(words)
+    check_transport(words, num_ranks, placement)
+    timeout = applied.options.get("connect_timeout")
     return RunOptions(
         command=to_command(words),
-        num_ranks=words.num_ranks,
+        num_ranks=num_ranks,
         output_dir=words.output_dir,
         output_filename=words.output_filename,
         prefix=not words.no_prefix,
@@ -232,8 +245,10 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         patience=words.patience,
         config=applied.options,
         compat=words.compat,
-        notices=tuple(applied.notices),
+        notices=(*applied.notices, *describe_idle(words, placement)),
         verbose=words.verbose,
+        placement=placement,
+        ssh=to_ssh_options(words, None if timeout is None else float(timeout)),
     )
 
 
@@ -248,16 +263,21 @@ def to_command(words: argparse.Namespace) -> tuple[str, ...]:
     return tuple(words.command[1:] if words.command[:1] == ["--"] else words.command)
 
 
-def check_transport(words: argparse.Namespace) -> None:
+def check_transport(words: argparse.Namespace, num_ranks: int, placement: Placement | None) -> None:
     """Refuse transports that ranks of this launcher cannot have, in the words of the user."""
     if words.communication is not None:
         what = FOREIGN.get(words.communication, "is no flag of `kadril run`; see --transport")
         raise ConfigError(f"--communication {words.communication} {what}")
     if words.transport == "mpi":
         raise ConfigError(f"--transport mpi {FOREIGN['mpi']}")
-    if words.transport == "alone" and words.num_ranks != 1:
+    if words.transport == "alone" and num_ranks != 1:
         raise ConfigError(
-            f"--transport alone is for one rank, and -np says {words.num_ranks}; leave it out"
+            f"--transport alone is for one rank, and -np says {num_ranks}; leave it out"
+        )
+    if words.transport == "shm" and placement is not None and len(placement.hosts) > 1:
+        raise ConfigError(
+            f"--transport shm is memory of one host, and there are {len(placement.hosts)};"
+            " leave it out"
         )
     for own in ("transport", "patience"):
         if getattr(words, own) is not None:
@@ -278,16 +298,6 @@ def add_from_file(words: argparse.Namespace) -> None:
             setattr(words, name, value)
 
 
-def check_hosts(words: argparse.Namespace) -> None:
-    """Make sure that the hosts that were named, if any, are this one and have room."""
-    if words.hosts is not None and words.hostfile is not None:
-        raise ConfigError("--hosts and --hostfile say the same; give one of them")
-    if words.hosts is not None:
-        hosts.check_hosts(hosts.parse_hosts(words.hosts), words.num_ranks)
-    if words.hostfile is not None:
-        hosts.check_hosts(hosts.read_hostfile(words.hostfile), words.num_ranks)
-
-
 def main(argv: list[str]) -> int:
     """Run `kadril run` with these words and return its exit code."""
     words = parse_words(argv)
@@ -298,7 +308,11 @@ def main(argv: list[str]) -> int:
         print_build_report()
         return 0
     try:
-        return run(to_options(words))
+        options = to_options(words)
+        if words.dry_run:
+            print("\n".join(describe_run(options, os.environ)), flush=True)
+            return 0
+        return run(options)
     except ConfigError as error:
         print(f"kadril run: {error}", file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@
     is refused          what it asks for cannot be had; the message says what to do instead
 
 No flag is ignored in silence. Those that the launcher itself acts upon (`-np`, `--output-filename`,
-`--hosts`, ...) are in `command`.
+`--hosts`, ...) are in `command` and `host_options`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ def as_switch(value: bool) -> str:
 IDLE = horovod_variables.IDLE
 NO_LEVELS = IDLE["HOROVOD_HIERARCHICAL_ALLREDUCE"]
 NO_TUNER = IDLE["HOROVOD_AUTOTUNE"]
-NO_SSH = "`kadril run` starts ranks on this host only, without ssh"
-NO_NETWORK = "ranks of one host meet over a unix socket"
+NO_INFINIBAND = "kadril's own transports use TCP between hosts"
 NO_MPIRUN = "`kadril run` starts the ranks itself, without mpirun"
 NO_ELASTIC = (
     "`kadril run` starts a fixed number of ranks and ends the job when one fails;"
@@ -137,7 +136,7 @@ FLAGS = (
         idle=IDLE["HOROVOD_MPI_THREADS_DISABLE"],
     ),
     Flag("--mpi-args", idle=NO_MPIRUN),
-    Flag("--tcp", bool, idle=f"{NO_NETWORK}; for nccl give -x NCCL_IB_DISABLE=1"),
+    Flag("--tcp", bool, idle=f"{NO_INFINIBAND}; for nccl give -x NCCL_IB_DISABLE=1"),
     Flag("--binding-args", idle=f"{NO_MPIRUN}; --bind binds each rank to a core"),
     Flag(
         "--num-nccl-streams",
@@ -179,10 +178,7 @@ FLAGS = (
     ),
     # start
     Flag("--start-timeout", float, option="connect_timeout"),
-    Flag("--disable-cache", bool, idle="there are no checks of hosts whose result could be kept"),
-    Flag("--network-interfaces", idle=NO_NETWORK, others=("--network-interface",)),
-    Flag("--ssh-port", int, idle=NO_SSH, others=("-p",)),
-    Flag("--ssh-identity-file", idle=NO_SSH, others=("-i",)),
+    Flag("--disable-cache", bool, idle="hosts are checked at every start, and nothing is kept"),
     # transport
     Flag(
         "--gloo",

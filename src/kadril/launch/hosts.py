@@ -3,8 +3,8 @@
     --hosts a:2,b:4          2 slots on host a, 4 on host b
     --hostfile FILE          a line `a slots=2` for each host; `#` begins a comment
 
-`kadril run` starts ranks on this host only. So the hosts must be this one, by whatever name, and
-there must be slots enough; anything else is refused with what to use instead.
+Ranks fill the slots of the first host, then those of the second. A host that is not this one, by
+whatever name, is reached by ssh.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kadril.errors import ConfigError
 
-__all__ = ["Host", "check_hosts", "is_this_host", "parse_hosts", "read_hostfile"]
+__all__ = ["Host", "check_slots", "is_this_host", "parse_hosts", "read_hostfile"]
 
 
 class Host(NamedTuple):
@@ -70,18 +70,12 @@ def read_hostfile(path: str) -> list[Host]:
     return hosts
 
 
-def check_hosts(hosts: Sequence[Host], num_ranks: int) -> None:
-    """Make sure that so many ranks can be started on these hosts, which must be this one.
+def check_slots(hosts: Sequence[Host], num_ranks: int) -> None:
+    """Make sure that so many ranks can be started on these hosts.
 
     Raises:
-        ConfigError: a host is another one, or there are too few slots.
+        ConfigError: there are too few slots.
     """
-    for host in hosts:
-        if not is_this_host(host.name):
-            raise ConfigError(
-                f"{host.name!r} is not this host, and `kadril run` starts ranks on this host only."
-                " Start them on many hosts with torchrun, mpirun or srun; kadril.init() finds them"
-            )
     num_slots = sum(host.num_slots for host in hosts)
     if num_ranks > num_slots:
         raise ConfigError(

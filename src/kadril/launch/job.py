@@ -1,8 +1,11 @@
-"""One job: its private directory with the secret and the rendezvous socket.
+"""One job on one host: its private directory with the secret and the rendezvous socket.
 
     <runtime directory>/kadril-<job id>/     0700
         secret                               0600, 32 random bytes
         rendezvous.sock                      bound and listening; rank 0 inherits the listener
+
+A job on several hosts has such a directory on each, with the same secret in it; its ranks meet at
+an address of rank 0's host, and there is no socket.
 
 The names are only planned at first, so that the guardian can be told of the directory *before* it
 exists: at no moment is there a directory that nobody would remove.
@@ -34,13 +37,27 @@ class Job:
         size: number of ranks.
         directory: the private directory.
         listener: the listening socket, between `open()` and `release_listener()`.
+        rendezvous: where the ranks meet.
     """
 
-    def __init__(self, size: int) -> None:
-        self.id = os.urandom(8).hex()
+    def __init__(
+        self, size: int, *, job_id: str = "", secret: bytes = b"", meets_here: bool = True
+    ) -> None:
+        """Plan a job.
+
+        Args:
+            size: number of ranks.
+            job_id: its name; a new one if it is empty.
+            secret: the bytes that its ranks know each other by; new ones if there are none.
+            meets_here: whether all ranks are on this host; otherwise `rendezvous` is set later.
+        """
+        self.id = job_id or os.urandom(8).hex()
         self.size = size
+        self._secret = secret or os.urandom(SECRET_BYTES)
+        self._meets_here = meets_here
         self.directory = runtime_directory(os.environ) / f"kadril-{self.id}"
         self.listener: socket.socket | None = None
+        self.rendezvous = f"unix:{self.socket_path}" if meets_here else ""
 
     @property
     def socket_path(self) -> Path:
@@ -71,9 +88,13 @@ class Job:
         self.directory.mkdir(mode=0o700)
         descriptor = os.open(self.secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(descriptor, os.urandom(SECRET_BYTES))
+            os.write(descriptor, self._secret)
         finally:
             os.close(descriptor)
+        if self._meets_here:
+            self._listen()
+
+    def _listen(self) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(os.fspath(self.socket_path))
         # Every rank may knock before rank 0 has started Python, and a few strangers too.
@@ -90,16 +111,16 @@ class Job:
         self.release_listener()
         remove_directory(self.directory)
 
-    def identity(self, rank: int) -> dict[str, str]:
+    def identity(self, rank: int, local_rank: int, local_size: int) -> dict[str, str]:
         """Return the variables that tell a rank who it is and where it meets the others."""
         identity = {
             "KADRIL_JOB": self.id,
             "KADRIL_RANK": str(rank),
             "KADRIL_SIZE": str(self.size),
-            "KADRIL_LOCAL_RANK": str(rank),
-            "KADRIL_LOCAL_SIZE": str(self.size),
+            "KADRIL_LOCAL_RANK": str(local_rank),
+            "KADRIL_LOCAL_SIZE": str(local_size),
             "KADRIL_GENERATION": "0",
-            "KADRIL_RENDEZVOUS": f"unix:{self.socket_path}",
+            "KADRIL_RENDEZVOUS": self.rendezvous,
             "KADRIL_SECRET_FILE": os.fspath(self.secret_path),
         }
         if rank == 0 and self.listener is not None:

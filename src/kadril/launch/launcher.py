@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
+from kadril.launch.cpu_topology import this_topology
 from kadril.launch.guardian import Guardian
 from kadril.launch.job import Job
+from kadril.launch.local_host import LocalHost, RankStart
 from kadril.launch.options import LaunchError, RunOptions
+from kadril.launch.program import check_program, with_python
 from kadril.launch.rank_environment import rank_environment
+from kadril.launch.rank_file import PlacedRank, format_numbers
 from kadril.launch.signal_inbox import SignalInbox
 from kadril.launch.summary import Outcome, exit_code
 from kadril.launch.supervisor import Supervisor
 
 __all__ = ["JobFiles", "run", "run_command"]
-
-PYTHONS = ("python", "python3")
 
 
 def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
@@ -58,8 +61,24 @@ def run(options: RunOptions, files: JobFiles | None = None) -> int:
     """Run a program on many ranks; see `run_command`."""
     occupy_standard_descriptors()
     check_descriptor_limit(options)
-    command = resolve(options.command)
+    if options.placement is not None and options.placement.needs_ssh:
+        if files is not None:
+            raise LaunchError(
+                "functions are called on ranks of this host only; for several hosts, put the"
+                " function into a program and start it with `kadril run`"
+            )
+        # Imported here: a job of this host alone needs nothing of it.
+        from kadril.launch.several_hosts import run_on_hosts
+
+        return run_on_hosts(options)
+    check_program(options.command)
+    command = with_python(options.command)
     environment = rank_environment(options, os.environ)
+    topology = this_topology()
+    ranks = ranks_here(options)
+    source = "" if options.placement is None else options.placement.source
+    bound = bind_ranks(ranks, topology, bind=options.bind, source=source)
+    threads, note = thread_variables(environment.variables, bound, topology)
     job = Job(options.num_ranks)
     # The guardian comes before the directory and goes after it, so that there is always somebody to
     # remove it; and signals are held in the inbox all the while.
@@ -67,37 +86,59 @@ def run(options: RunOptions, files: JobFiles | None = None) -> int:
         SignalInbox() as inbox,
         Guardian(job) as guardian,
         job,
-        Supervisor(options, job, guardian, inbox) as supervisor,
+        Supervisor(options, inbox) as supervisor,
     ):
         if files is not None:
             files.write(job.directory)
-        supervisor.start(command, environment)
+        output = supervisor.output
+        host = LocalHost(job.id, guardian, supervisor.selector, output, output.notice)
+        supervisor.add(host)
+        for warning in [*environment.warnings, *describe_sharing(ranks, bound)]:
+            output.notice(warning)
+        supervisor.tell(f"job {job.id} in {job.directory}")
+        if note:
+            supervisor.tell(note)
+        variables = [
+            environment.variables | own | of_threads
+            for own, of_threads in zip(environment.of_rank, threads, strict=True)
+        ]
+        for start in plan_starts(options, job, command, variables, bound):
+            pid = host.start(start)
+            own = format_numbers(sorted(start.processors))
+            supervisor.tell(f"rank {start.rank} is process {pid}{f' on core {own}' * bool(own)}")
+        job.release_listener()
         outcome = supervisor.run()
         if files is not None:
             files.read(job.directory, outcome)
         return exit_code(outcome)
 
 
-def resolve(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the command to start: this Python runs a `.py` file and a bare `python` or `python3`.
-
-    The first of that name on PATH is another one wherever the environment of kadril is not
-    activated, and has neither kadril nor torch.
-
-    Raises:
-        LaunchError: there is no such file.
-    """
-    program = command[0]
-    if program in PYTHONS:
-        return (sys.executable, *command[1:])
-    if not program.endswith(".py"):
-        return tuple(command)
-    if not Path(program).is_file():
-        raise LaunchError(
-            f"no such file: {program!r} (in {Path.cwd()})",
-            exit_code=127,
+def plan_starts(
+    options: RunOptions,
+    job: Job,
+    command: Sequence[str],
+    variables: Sequence[dict[str, str]],
+    bound: Sequence[frozenset[int]],
+) -> Iterator[RankStart]:
+    """Yield how each rank of a job on this host is started."""
+    listener = job.listener
+    for rank in range(options.num_ranks):
+        first = rank == 0
+        yield RankStart(
+            rank,
+            command,
+            variables[rank] | job.identity(rank, rank, options.num_ranks),
+            stdin=None if first and options.stdin else subprocess.DEVNULL,
+            inherit=[listener.fileno()] if first and listener is not None else [],
+            processors=bound[rank],
         )
-    return (sys.executable, *command)
+
+
+def ranks_here(options: RunOptions) -> Sequence[PlacedRank]:
+    """Return the ranks of a job on this host alone, with the cores that a rank file gives them."""
+    if options.placement is None:
+        return [PlacedRank(rank, "localhost", ()) for rank in range(options.num_ranks)]
+    return options.placement.hosts[0].ranks
 
 
 def check_descriptor_limit(options: RunOptions) -> None:

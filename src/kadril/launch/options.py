@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from kadril.compat import compat_names
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import ConfigError, KadrilError
+from kadril.launch.placement import Placement
 
-__all__ = ["LaunchError", "RunOptions"]
+__all__ = ["LaunchError", "RunOptions", "SshOptions"]
 
 
 class LaunchError(KadrilError):
@@ -22,6 +23,32 @@ class LaunchError(KadrilError):
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@dataclasses.dataclass(frozen=True)
+class SshOptions:
+    """How other hosts are reached, and where the ranks meet.
+
+    Attributes:
+        program: the ssh program, with arguments that come first.
+        arguments: further arguments, before the host.
+        timeout: seconds a host has to answer.
+        interface: name or address of the network interface that ranks meet and talk on; where it
+            is empty, the one by which ssh reached rank 0's host.
+        port: port of the rendezvous on rank 0's host; 0 takes a free one.
+    """
+
+    program: tuple[str, ...] = ("ssh",)
+    arguments: tuple[str, ...] = ()
+    timeout: float = 30.0
+    interface: str = ""
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.program:
+            raise ConfigError("KADRIL_SSH is empty; unset it, or give a program such as ssh")
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"--port must be 1 to 65535, got {self.port}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +74,8 @@ class RunOptions:
         compat: names of packages that the ranks are to find in place of those installed.
         notices: what the user is told before the start.
         verbose: whether the launcher tells what it does.
+        placement: the host and the cores of each rank; None is this host.
+        ssh: how other hosts are reached.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -69,6 +98,8 @@ class RunOptions:
     compat: str | Sequence[str] | None = None
     notices: tuple[str, ...] = ()
     verbose: bool = False
+    placement: Placement | None = None
+    ssh: SshOptions = SshOptions()
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -81,6 +112,17 @@ class RunOptions:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} must be 0 or more seconds, got {seconds}"
                 )
+        if self.placement is not None and self.placement.num_ranks != self.num_ranks:
+            raise ConfigError(
+                f"{self.num_ranks} ranks are asked for, and {self.placement.num_ranks} have a host"
+            )
+        if self.placement is not None and self.placement.needs_ssh and self.stdin:
+            raise ConfigError(
+                "--stdin is for ranks of this host; let rank 0 read a file, which it has at the"
+                " same path"
+            )
+        if self.placement is not None and self.placement.needs_ssh and "," in self.ssh.interface:
+            raise ConfigError(f"--network-interface takes one, got {self.ssh.interface!r}")
         compat_names(self.compat)
         taken = sorted(IDENTITY_VARIABLES.intersection(self.environment))
         if taken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Mapping
@@ -21,11 +20,10 @@ class RankEnvironment(NamedTuple):
     variables: dict[str, str]  # without those that differ from rank to rank
     of_rank: tuple[dict[str, str], ...]  # those, by rank
     warnings: list[str]
-    notes: list[str]  # what was decided for the user
 
 
 def rank_environment(options: RunOptions, environment: Mapping[str, str]) -> RankEnvironment:
-    """Return the launcher's variables, those asked for, and defaults for many ranks on one host.
+    """Return the launcher's variables, those asked for, and defaults for ranks.
 
     Raises:
         ConfigError: an option of kadril has a value that makes no sense. It is found here, once,
@@ -59,30 +57,18 @@ def rank_environment(options: RunOptions, environment: Mapping[str, str]) -> Ran
             )
     if told:
         variables["KADRIL_TOLD"] = ",".join(sorted(told))
-    notes = set_defaults(variables, options.num_ranks)
-    of_rank = tuple(
-        {
-            variable: value
-            for name in names
-            for variable, value in compat.rank_variables(name, rank, options.num_ranks).items()
-        }
-        for rank in range(options.num_ranks)
-    )
-    return RankEnvironment(variables, of_rank, warned, notes)
-
-
-def set_defaults(variables: dict[str, str], num_ranks: int) -> list[str]:
-    """Set what suits many ranks on one host, unless it is set; and say what needs to be said."""
     # Lines should be seen when they are printed, and a crash in native code should say where.
     variables.setdefault("PYTHONUNBUFFERED", "1")
     variables.setdefault("PYTHONFAULTHANDLER", "1")
     variables["KADRIL_PYTHON"] = sys.executable
-    if "OMP_NUM_THREADS" in variables:
-        return []
-    num_cores = len(os.sched_getaffinity(0))
-    num_threads = max(1, num_cores // num_ranks)
-    variables["OMP_NUM_THREADS"] = str(num_threads)
-    return [
-        f"OMP_NUM_THREADS={num_threads} ({num_cores} cores, {num_ranks} ranks); "
-        f"set it yourself to choose another"
-    ]
+    everybody = (tuple(range(options.num_ranks)),)
+    hosts = everybody if options.placement is None else options.placement.numbers
+    of_rank = tuple(
+        {
+            variable: value
+            for name in names
+            for variable, value in compat.rank_variables(name, rank, hosts).items()
+        }
+        for rank in range(options.num_ranks)
+    )
+    return RankEnvironment(variables, of_rank, warned)

@@ -68,7 +68,8 @@ class RankProcess:
         *,
         stdin: int | None,
         inherit: Collection[int] = (),
-        core: int | None = None,
+        processors: Collection[int] = (),
+        directory: str | None = None,
     ) -> RankProcess:
         """Start a rank.
 
@@ -78,7 +79,8 @@ class RankProcess:
             environment: all its variables.
             stdin: its stdin as `subprocess.Popen` takes it; None is the launcher's own.
             inherit: descriptors that it gets under the same numbers.
-            core: the core to bind it to.
+            processors: those to bind it to; none leaves it free.
+            directory: its working directory; None is the launcher's.
 
         Raises:
             LaunchError: it cannot be started.
@@ -101,12 +103,14 @@ class RankProcess:
                     stderr=ends[1][1],
                     pass_fds=tuple(inherit),
                     start_new_session=True,
-                    preexec_fn=make_preparation(core),  # noqa: PLW1509 - the launcher has one thread
+                    cwd=directory,
+                    preexec_fn=make_preparation(processors),  # noqa: PLW1509 - one thread here
                 )
             except OSError as error:
                 refuse(command[0], error)
             except subprocess.SubprocessError as error:
-                raise LaunchError(f"cannot bind rank {rank} to core {core}: {error}") from error
+                names = ", ".join(map(str, sorted(processors)))
+                raise LaunchError(f"cannot bind rank {rank} to core {names}: {error}") from error
             started = cls(rank, process, ends[0][0], ends[1][0])
             on_failure.pop_all()
             return started
@@ -145,9 +149,10 @@ class RankProcess:
         os.close(self.pidfd)
 
 
-def make_preparation(core: int | None) -> Callable[[], None]:
+def make_preparation(processors: Collection[int]) -> Callable[[], None]:
     """Return what the child does between fork and exec."""
     launcher = os.getpid()
+    wanted = set(processors)
 
     def prepare() -> None:
         # When the launcher dies, so does the rank. The launcher may be dead by now, and then no
@@ -155,8 +160,8 @@ def make_preparation(core: int | None) -> Callable[[], None]:
         _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != launcher:
             os.kill(os.getpid(), signal.SIGKILL)
-        if core is not None:
-            os.sched_setaffinity(0, {core})
+        if wanted:
+            os.sched_setaffinity(0, wanted)
 
     return prepare
 

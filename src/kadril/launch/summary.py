@@ -34,6 +34,8 @@ class RankExit:
         time: when it was seen, in seconds of the monotonic clock.
         stopped_by: the signal by which the launcher had tried to end it before, or 0.
         tail: the last lines of its stderr.
+        host: its host, where there are several.
+        lost: why nobody can say how it ended, where its host cannot be reached any more.
     """
 
     rank: int
@@ -42,6 +44,13 @@ class RankExit:
     time: float
     stopped_by: int
     tail: tuple[bytes, ...] = ()
+    host: str = ""
+    lost: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the rank, and its host where there are several."""
+        return f"rank {self.rank} on host {self.host}" if self.host else f"rank {self.rank}"
 
     @property
     def failed_by_itself(self) -> bool:
@@ -106,13 +115,15 @@ def summarize(outcome: Outcome) -> bytes:
         others = [ended for ended in by_rank if ended is not cause]
     else:
         return b""
-    lines += [say(f"rank {ended.rank}: {describe_other(ended, cause)}") for ended in others]
+    lines += [say(f"{ended.name}: {describe_other(ended, cause)}") for ended in others]
     return b"\n".join(lines) + b"\n"
 
 
 def describe_cause(cause: RankExit, forwarded: Collection[int]) -> list[bytes]:
     """Return the first failure, with the end of what the rank wrote to stderr."""
-    lines = [say(f"rank {cause.rank} failed first: {describe_status(cause.status)}")]
+    if cause.lost:
+        return [say(f"{cause.name} failed first: {cause.lost}")]
+    lines = [say(f"{cause.name} failed first: {describe_status(cause.status)}")]
     if -cause.status in forwarded:
         lines.append(say("the launcher was sent that signal and passed it on"))
     elif -cause.status in HINTS:
@@ -130,6 +141,8 @@ def describe_cause(cause: RankExit, forwarded: Collection[int]) -> list[bytes]:
 
 def describe_other(ended: RankExit, cause: RankExit | None) -> str:
     """One line for a rank that is not the cause."""
+    if ended.lost:
+        return "its host was lost"
     if ended.stopped_by and ended.status == -ended.stopped_by:
         return f"stopped by the launcher ({signal_name(ended.stopped_by)})"
     text = describe_status(ended.status)
