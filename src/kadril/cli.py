@@ -26,6 +26,8 @@ VERBS = {
         "kadril.launch.rank_file_command",
         "write a rank file: host and cores of each rank",
     ),
+    "mpirun": ("kadril.launch.mpirun_command", "run mpirun with a rank file, of any MPI"),
+    "ddlrun": ("kadril.launch.ddlrun_command", "start ranks with the options of IBM's ddlrun"),
     "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
     "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
     "compat-path": (
