@@ -20,8 +20,9 @@ from kadril.errors import ConfigError
 
 __all__ = ["Config"]
 
-# Every transport there is, by name; a ":<backend>" may follow that of c10d.
-TRANSPORTS = ("alone", "shm", "c10d", "mpi")
+# Every transport there is, by name; a ":<backend>" may follow that of c10d, and the name of the
+# transport between hosts that of tiered.
+TRANSPORTS = ("alone", "shm", "c10d", "mpi", "tiered")
 
 # Set by the launcher for its ranks, or read elsewhere; they are not options.
 IDENTITY_VARIABLES = frozenset(
@@ -51,7 +52,8 @@ class Config:
     """Options of one world.
 
     Attributes:
-        transport: "auto", "alone", "shm", "c10d", "c10d:<backend>" or "mpi".
+        transport: "auto", "alone", "shm", "c10d", "c10d:<backend>", "mpi", "tiered" or
+            "tiered:<transport between hosts>".
         patience: seconds a collective waits for a rank that is alive before it raises `Stalled`.
         stall_warning: seconds after which a waiting collective logs which ranks it waits for.
         connect_timeout: seconds ranks have to find each other in `init()`.
@@ -63,6 +65,10 @@ class Config:
             alone in any case where MALLOC_* or GLIBC_TUNABLES are set.
         host_label: ranks with different labels are treated as on different hosts. A label can
             only part ranks, never join them.
+        tiers: dimensions of the network for transport "tiered": ranks per host, hosts per rack,
+            racks, e.g. "4x2x2"; empty where all hosts are alike near to each other.
+        wire_dtype: "bf16" or "fp16" sends sums of float32 and float64 between hosts as such, at
+            half the volume; empty sends them as they are. See docs/promises.md.
         log_level: level of the "kadril" logger.
         fusion_threshold: bytes up to which requests that are ready together are run as one; 0 runs
             each by itself.
@@ -84,6 +90,8 @@ class Config:
     spin: str = "auto"
     keep_heap: bool = True
     host_label: str = ""
+    tiers: str = ""
+    wire_dtype: str = ""
     log_level: str = "WARNING"
     fusion_threshold: int = 64 << 20
     cache_capacity: int = 65536
@@ -109,6 +117,10 @@ class Config:
             raise ConfigError(
                 f"KADRIL_TRANSPORT must be auto, {', '.join(TRANSPORTS)} or c10d:<backend>, got"
                 f" {self.transport!r}"
+            )
+        if self.wire_dtype not in ("", "bf16", "fp16"):
+            raise ConfigError(
+                f"KADRIL_WIRE_DTYPE must be bf16, fp16 or empty, got {self.wire_dtype!r}"
             )
         if self.spin != "auto" and not self.spin.isdecimal():
             raise ConfigError(f"KADRIL_SPIN must be auto or a count, got {self.spin!r}")

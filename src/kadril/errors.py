@@ -103,7 +103,14 @@ class PeerError(KadrilError):
 
 
 class PeerLost(PeerError):  # noqa: N818 - reads as what happened, like KeyboardInterrupt
-    """A rank died, or left the group while others still wait for it."""
+    """A rank died, or left the group while others still wait for it.
+
+    Attributes:
+        is_certain: whether the kernel that ran the rank says so; a broken connection may have
+            other causes.
+    """
+
+    is_certain = False
 
 
 class Stalled(PeerError):  # noqa: N818

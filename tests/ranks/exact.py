@@ -24,6 +24,7 @@ __all__ = [
     "misaligned",
     "ops_of",
     "pairwise",
+    "reduce_by_hosts",
     "reduce_in_order",
     "same",
     "scales_of",
@@ -126,6 +127,19 @@ def reduce_in_order(given: Sequence[torch.Tensor], scales: tuple[float, float]) 
     prescale, postscale = scales
     total = pairwise([tensor.to(wide) * prescale for tensor in given], torch.add)
     return (total * postscale).to(dtype)
+
+
+def reduce_by_hosts(
+    given: Sequence[torch.Tensor], scales: tuple[float, float], hosts: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """The sum of float tensors as tiers must make it: inside hosts, then across, rounded between.
+
+    With one host that is `reduce_in_order`.
+    """
+    if len(hosts) == 1:
+        return reduce_in_order(given, scales)
+    partial = [reduce_in_order([given[rank] for rank in host], (scales[0], 1.0)) for host in hosts]
+    return reduce_in_order(partial, (1.0, scales[1]))
 
 
 def pairwise(

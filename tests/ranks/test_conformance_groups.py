@@ -32,7 +32,8 @@ def test_split_by_color(world: World) -> None:
     group = world.transport.split(world.rank % 2)
     assert group is not None
     members = [rank for rank in range(world.size) if rank % 2 == world.rank % 2]
-    assert group.kind == world.transport.kind
+    if world.transport.kind != "tiered":  # whose groups may lie on one host
+        assert group.kind == world.transport.kind
     assert (group.rank, group.size) == (members.index(world.rank), len(members))
     assert group.world_ranks == tuple(members)
     assert sum_of_ranks(group, world) == members

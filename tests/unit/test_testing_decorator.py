@@ -55,7 +55,7 @@ def test_a_test_without_a_world_is_refused() -> None:
 def test_options_are_part_of_what_makes_a_world() -> None:
     assert world_key("shm", 2, {"b": 1, "a": 2}) == world_key("shm", 2, {"a": 2, "b": 1})
     assert world_key("shm", 2, {"patience": 1.0}) != world_key("shm", 2, {})
-    config = world_config(WorldKey("mpi:mpich", 2, (("patience", 0.5),)))
+    config = world_config(WorldKey("mpi:mpich", 2, (("patience", 0.5),)), 0)
     assert (config.transport, config.patience) == ("mpi", 0.5)
 
 

@@ -62,6 +62,7 @@ def test_local_and_cross_are_coordinates(keys: list[int]) -> None:
 
 
 ONE, TWO_HOSTS, SOLO = Layout.of("AAA"), Layout.of("AAB"), Layout.of("A")
+ONE_EACH = Layout.of("AB")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,22 @@ ONE, TWO_HOSTS, SOLO = Layout.of("AAA"), Layout.of("AAB"), Layout.of("A")
         ("auto", SOLO, "hub", ("alone", "", "there is one rank")),
         ("auto", ONE, "hub", ("shm", "", "all 3 ranks are on one host")),
         ("auto", ONE, "mpi", ("shm", "", "all 3 ranks are on one host")),
-        ("auto", TWO_HOSTS, "store", ("c10d", "gloo", "the ranks are on 2 hosts")),
-        ("auto", TWO_HOSTS, "mpi", ("mpi", "", "MPI started the ranks, on 2 hosts")),
+        ("auto", ONE_EACH, "store", ("c10d", "gloo", "the ranks are on 2 hosts")),
+        ("auto", ONE_EACH, "mpi", ("mpi", "", "MPI started the ranks, on 2 hosts")),
+        (
+            "auto",
+            TWO_HOSTS,
+            "store",
+            ("tiered", "c10d", "the 3 ranks are on 2 hosts, c10d between them"),
+        ),
+        (
+            "auto",
+            TWO_HOSTS,
+            "mpi",
+            ("tiered", "mpi", "the 3 ranks are on 2 hosts, mpi between them"),
+        ),
+        ("tiered", ONE_EACH, "hub", ("tiered", "c10d", "it was asked for")),
+        ("tiered:c10d", TWO_HOSTS, "mpi", ("tiered", "c10d", "it was asked for")),
         ("c10d", ONE, "hub", ("c10d", "gloo", "it was asked for")),
         ("c10d:nccl", TWO_HOSTS, "store", ("c10d", "nccl", "it was asked for")),
         ("c10d", SOLO, "hub", ("c10d", "gloo", "it was asked for")),
@@ -90,7 +105,9 @@ def test_choice(transport: str, layout: Layout, bootstrap: str, expected: tuple[
         ("shm", TWO_HOSTS, "store", "the ranks are on 2: ranks 0 1 | 2"),
         ("alone", ONE, "hub", "this world has 3"),
         ("mpi", ONE, "hub", "mpirun"),
-        ("shm:nccl", ONE, "hub", "only c10d has backends"),
+        ("tiered:mpi", TWO_HOSTS, "store", "mpirun"),
+        ("tiered:shm", TWO_HOSTS, "store", "not by 'shm'"),
+        ("shm:nccl", ONE, "hub", "only c10d and tiered have something to choose"),
     ],
 )
 def test_a_choice_that_cannot_work(

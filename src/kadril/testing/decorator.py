@@ -50,9 +50,10 @@ def ranks(
 
     Args:
         sizes: of the worlds, 1 to 16 each.
-        transports: "shm", "c10d", "mpi:openmpi", "mpi:mpich".
+        transports: "shm", "c10d", "mpi:openmpi", "mpi:mpich", "tiered".
         timeout: seconds after which a rank that has not ended is asked for its stacks and killed.
-        options: options of `kadril.config.Config` for this world, such as `patience=0.5`.
+        options: options of `kadril.config.Config` for this world, such as `patience=0.5`; and
+            `hosts`, the ranks of each host for tiers: "3+2", or "round robin 2", the default.
 
     Raises:
         ValueError: a size or transport that there is not.

@@ -41,8 +41,8 @@ def world_key(transport: str, size: int, options: Mapping[str, object]) -> World
     return WorldKey(transport, size, tuple(sorted(options.items())))
 
 
-def world_config(key: WorldKey) -> Config:
-    """Return the options of a test's world; not the environment's, so that all are alike."""
+def world_config(key: WorldKey, rank: int) -> Config:
+    """Return the options of a rank of a test's world; not the environment's, so all are alike."""
     transport = (
         key.transport.partition(":")[0] if key.transport.startswith("mpi") else key.transport
     )
@@ -52,7 +52,24 @@ def world_config(key: WorldKey) -> Config:
         "connect_timeout": CONNECT_TIMEOUT,
         **dict(key.options),
     }
+    hosts = options.pop("hosts", "round robin 2" if transport == "tiered" else "")
+    if hosts:
+        options["host_label"] = f"host {host_of(hosts, key.size, rank)}"
     return Config(**options)
+
+
+def host_of(hosts: str, size: int, rank: int) -> int:
+    """The host that a rank is to be on: "3+2" gives numbers of ranks, "round robin 2" of hosts.
+
+    Raises:
+        ValueError: numbers of ranks that do not add up.
+    """
+    if hosts.startswith("round robin "):
+        return rank % int(hosts.removeprefix("round robin "))
+    numbers = [int(number) for number in hosts.split("+")]
+    if sum(numbers) != size:
+        raise ValueError(f"hosts {hosts} have {sum(numbers)} ranks, and the world has {size}")
+    return next(host for host in range(len(numbers)) if rank < sum(numbers[: host + 1]))
 
 
 def open_world(request: Open, listener: socket | None) -> World:
@@ -66,7 +83,7 @@ def open_world(request: Open, listener: socket | None) -> World:
         request.secret,
         job=request.job,
         generation=0,
-        config=world_config(request.key),
+        config=world_config(request.key, request.rank),
         listen_socket=listener,
     )
 
@@ -79,4 +96,4 @@ def open_mpi_world(request: Open, communicator: Any) -> World:
     group = communicator.Get_group().Incl(list(range(request.key.size)))
     members = communicator.Create_group(group)
     group.Free()
-    return open_mpi(members, job=request.job, config=world_config(request.key))
+    return open_mpi(members, job=request.job, config=world_config(request.key, request.rank))

@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from kadril.config import Config
 from kadril.errors import KadrilError, RendezvousError, name_ranks
-from kadril.transport.ending import Ending
+from kadril.transport.ending import SURE, Ending
 from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
 from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
@@ -321,7 +321,7 @@ class C10dTransport(NetworkTransport):
         """Check whether the call can still complete; return whether a warning was logged."""
         self._check_usable(self._call)  # another thread may have closed or revoked the group
         self._raise_obstacle()
-        self._notes.note_waiting(self.num_calls)
+        self._note_waiting()
         waited = self._waited()
         if waited > self.config.patience:
             raise self._failed_call().late(self._late(), self.config.patience)
@@ -329,6 +329,9 @@ class C10dTransport(NetworkTransport):
             self._report_late(self._late(), waited)
             return True
         return is_warned
+
+    def _note_waiting(self) -> None:
+        self._notes.note_waiting(self.num_calls)
 
     def _late(self) -> list[int]:
         """World ranks that do not wait in this call, as far as is known."""
@@ -342,7 +345,7 @@ class C10dTransport(NetworkTransport):
         self._notes.note_ending(Ending("failed", self.num_completed, suspect, reason))
         silent = self._notes.silent()
         # Who failed lost the same rank as this one, and knows no more about it.
-        obstacle = self._obstacle(self._notes.endings(), ("revoked", "closed", "stalled"))
+        obstacle = self._obstacle(self._notes.endings(), SURE)
         if obstacle is not None:
             return obstacle
         candidates = broken if silent is None else silent

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["KINDS", "MAX_BYTES", "Ending"]
+__all__ = ["KINDS", "MAX_BYTES", "SURE", "Ending"]
 
 MAX_BYTES = 480
 
-# It gave up on purpose; it closed; its patience ran out on the culprit; it lost somebody itself.
-# Where several ranks have left, the first of these explains the others.
-KINDS = ("revoked", "closed", "stalled", "failed")
+# It gave up on purpose; it closed; it knows from the kernel that ran both that the culprit is dead;
+# its patience ran out on the culprit; it lost somebody itself. Where several ranks have left, the
+# first of these explains the others, and all but the last are sure of the culprit.
+KINDS = ("revoked", "closed", "lost", "stalled", "failed")
+SURE = KINDS[:-1]
 
 
 class Ending(NamedTuple):
@@ -24,7 +26,8 @@ class Ending(NamedTuple):
         kind: one of `KINDS`.
         num_completed: calls that it has completed. Ranks still busy in one of those need nothing
             more of it.
-        culprit: the rank, within the group, that it holds to be the cause; None if not known.
+        culprit: the rank, within the group, that it holds to be the cause; None if not known. Of
+            "revoked" the one that gave up first.
         reason: for people.
     """
 

@@ -82,11 +82,13 @@ def peer_error(failure: Failure, world_ranks: Sequence[int]) -> KadrilError:
         elapsed=failure.elapsed,
     )
     if failure.reason == "peer_lost":
-        return PeerLost(
+        lost = PeerLost(
             f"rank {rank} is dead, noticed {where}. This group cannot go on. The launcher's summary"
             " says how that rank ended; look at its last lines first.",
             **fields,
         )
+        lost.is_certain = True
+        return lost
     if failure.reason == "peer_left":
         return PeerLost(
             f"rank {rank} has left the group, noticed {where}. Its program ended, or it called"

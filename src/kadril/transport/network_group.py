@@ -30,6 +30,7 @@ from kadril.errors import (
     KadrilError,
     MismatchError,
     PeerError,
+    PeerLost,
     Revoked,
     Stalled,
     TransportError,
@@ -40,7 +41,7 @@ from kadril.transport.base import LateListener
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
-from kadril.transport.peer_errors import FailedCall, revoked_text
+from kadril.transport.peer_errors import FailedCall, reason_given, revoked_text
 from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["INLINE_BYTES", "Completion", "NetworkGroup", "Packet"]
@@ -122,10 +123,10 @@ class NetworkGroup(abc.ABC):
     def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
         """Begin to carry packets between ranks that have met; return what waits for them.
 
-        Several exchanges may be under way. Packets between the same two ranks arrive in the order
-        in which they were started, and completions are called in that order too. Until then the
-        memory belongs to the engine. Where a call fails, the rest is never completed, and the
-        engine keeps or lets go of the memory as it needs. Both raise like `_meet`.
+        Several exchanges may be under way, and are completed in any order. Packets between the same
+        two ranks arrive in the order in which they were started. Until its completion the memory
+        belongs to the engine. Where a call fails the rest is never completed, and the engine keeps
+        the memory for as long as it needs it. Both raise like `_meet`.
         """
 
     def _exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
@@ -141,6 +142,15 @@ class NetworkGroup(abc.ABC):
 
         Called once. Another thread may be in `_meet` or in an exchange.
         """
+
+    def _raise_obstacle(self) -> None:  # noqa: B027 - an engine may have no way to know
+        """Raise if a rank has said that it left before it completed this call.
+
+        Asked now and then by ranks that wait for another than the engine.
+        """
+
+    def _note_waiting(self) -> None:  # noqa: B027 - most engines have none
+        """Tell the others that this rank waits in its call, if the engine has a way to."""
 
     # The life of a group.
 
@@ -224,9 +234,13 @@ class NetworkGroup(abc.ABC):
             return Ending("closed", self.num_completed)
         if isinstance(failure, Revoked) and failure.rank == self.world_ranks[self.rank]:
             return Ending("revoked", self.num_completed, self.rank, self._reason)
-        kind = "stalled" if isinstance(failure, Stalled) else "failed"
         culprit = getattr(failure, "rank", None)
         index = self.world_ranks.index(culprit) if culprit in self.world_ranks else None
+        if isinstance(failure, Revoked) and index is not None:
+            return Ending("revoked", self.num_completed, index, reason_given(failure.event))
+        kind = "stalled" if isinstance(failure, Stalled) else "failed"
+        if isinstance(failure, PeerLost) and failure.is_certain:
+            kind = "lost"
         reason = getattr(failure, "event", "") or str(failure)
         return Ending(kind, self.num_completed, index, reason)
 
@@ -248,15 +262,21 @@ class NetworkGroup(abc.ABC):
     def _left_by(self, rank: int, ending: Ending) -> KadrilError:
         """Return the error that the note of a rank means to this one."""
         failed, world_rank = self._failed_call(), self.world_ranks[rank]
+        culprit = ending.culprit
         if ending.kind == "revoked":
-            return failed.revoked(world_rank, ending.reason)
+            is_known = culprit is not None and culprit < self.size
+            return failed.revoked(
+                self.world_ranks[culprit] if culprit is not None and is_known else world_rank,
+                ending.reason,
+            )
         if ending.kind == "closed":
             return failed.closed(world_rank)
-        culprit = ending.culprit
         if culprit is None or culprit in (rank, self.rank) or culprit >= self.size:
             return failed.abandoned(world_rank, ending.reason)
-        if ending.kind == "failed":
-            return failed.lost([self.world_ranks[culprit]])
+        if ending.kind in ("lost", "failed"):
+            lost = failed.lost([self.world_ranks[culprit]])
+            lost.is_certain = ending.kind == "lost"
+            return lost
         return failed.late([self.world_ranks[culprit]], self.config.patience)
 
     def _failed_call(self, words: str = "") -> FailedCall:

@@ -36,7 +36,7 @@ from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, a
 from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction
 from kadril.transport.slicing import even_parts, segments, view_parts
 
-__all__ = ["NetworkTransport"]
+__all__ = ["Kernel", "NetworkTransport", "buffer_of"]
 
 SMALL_BYTES = 16 << 10  # up to here one exchange more costs more than the bytes it saves
 SEGMENT_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
@@ -70,6 +70,12 @@ class Kernel(NamedTuple):
                 self.prescale,
                 self.postscale,
             )
+
+
+def buffer_of(memory: torch.Tensor, dtype: DType) -> Buffer:
+    """Flat bytes as a buffer of elements."""
+    count = memory.numel() // dtype.itemsize
+    return Buffer(memory.data_ptr(), count, dtype, (count,), memory)
 
 
 class NetworkTransport(NetworkGroup, Transport):
@@ -211,7 +217,7 @@ class NetworkTransport(NetworkGroup, Transport):
         with self._calling(call):
             self._agree(call)
 
-    def split(self, color: int | None, *, key: int | None = None) -> NetworkTransport | None:
+    def split(self, color: int | None, *, key: int | None = None) -> Transport | None:
         """Make a transport for each set of ranks that give the same color."""
         color, key = checks.check_split(color, key, self.rank)
         call = Call("split")

@@ -8,7 +8,11 @@ from typing import NamedTuple, TypeVar
 from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError, name_ranks
 from kadril.transport.call import Call
 
-__all__ = ["FailedCall", "revoked_text"]
+__all__ = ["FailedCall", "reason_given", "revoked_text"]
+
+GAVE_UP = " gave the group up: "
+NO_REASON = "it gave no reason"
+WHAT_TO_DO = ". Make a group of the ranks that go on."
 
 Error = TypeVar("Error", bound=PeerError)
 
@@ -85,7 +89,10 @@ class FailedCall(NamedTuple):
 
 def revoked_text(world_rank: int, reason: str) -> str:
     """Why a group was given up."""
-    return (
-        f"rank {world_rank} gave the group up: {reason or 'it gave no reason'}."
-        " Make a group of the ranks that go on."
-    )
+    return f"rank {world_rank}{GAVE_UP}{reason or NO_REASON}{WHAT_TO_DO}"
+
+
+def reason_given(event: str) -> str:
+    """The reason within `revoked_text`; nothing where there is none."""
+    reason = event.partition(GAVE_UP)[2].removesuffix(WHAT_TO_DO)
+    return "" if reason == NO_REASON else reason

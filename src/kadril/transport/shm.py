@@ -224,6 +224,19 @@ class ShmTransport(Transport):
             world_ranks=[self.world_ranks[member] for member in members],
         )
 
+    def duplicate(self, *, patience: float, stall_warning: float) -> ShmTransport:
+        """Make another transport of the same ranks, which waits otherwise; collective."""
+        waiting = self._waiting._replace(patience=patience, warn_after=stall_warning)
+        return ShmTransport(
+            self._segment,
+            waiting,
+            board=self._share_board(range(self.size)),
+            owns_board=self.rank == 0,
+            rank=self.rank,
+            local_ranks=self._local_ranks,
+            world_ranks=self.world_ranks,
+        )
+
     def revoke(self, reason: str = "") -> None:
         """Give the group up, for everyone."""
         logger.warning(

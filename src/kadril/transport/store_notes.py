@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from torch.distributed import Store
 
-from kadril.transport.ending import Ending
+from kadril.transport.ending import SURE, Ending
 
 __all__ = ["StoreNotes"]
 
@@ -72,8 +72,8 @@ class StoreNotes:
     def silent(self) -> list[int] | None:
         """Ranks that left no note, after giving all a moment to do so; None without a store.
 
-        One of them is the cause. A rank that is busy elsewhere leaves no note either, so where
-        there are several nobody knows which.
+        One of them is the cause, unless a note tells another. A rank that is busy elsewhere leaves
+        no note either, so where there are several nobody knows which.
         """
         deadline = time.monotonic() + ANSWER_TIME
         while True:
@@ -81,7 +81,8 @@ class StoreNotes:
             if endings is None:
                 return None
             silent = [rank for rank in self.others if rank not in endings]
-            if len(silent) <= 1 or time.monotonic() > deadline:
+            is_told = any(ending.kind in SURE for ending in endings.values())
+            if is_told or len(silent) <= 1 or time.monotonic() > deadline:
                 return silent
             time.sleep(0.01)
 

@@ -16,8 +16,8 @@ class Choice:
     """A transport.
 
     Attributes:
-        kind: "alone", "shm", "c10d" or "mpi".
-        backend: of c10d.
+        kind: "alone", "shm", "c10d", "mpi" or "tiered".
+        backend: of c10d; of "tiered", the transport between hosts.
         reason: for the log.
     """
 
@@ -39,10 +39,16 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
     """
     kind, _, backend = config.transport.partition(":")
     num_hosts = len(layout.hosts)
-    if backend and kind != "c10d":
+    if backend and kind not in ("c10d", "tiered"):
         raise ConfigError(
-            f"only c10d has backends to choose from, got transport {config.transport!r}"
+            "only c10d and tiered have something to choose after a colon, got transport"
+            f" {config.transport!r}"
         )
+    between = "mpi" if bootstrap_kind == "mpi" else "c10d"
+    if kind == "tiered":
+        between = backend or between
+        check_between(between, bootstrap_kind)
+        return Choice(kind, between, "it was asked for")
     if kind != "auto":
         check(kind, layout, bootstrap_kind)
         return Choice(kind, backend or "gloo", "it was asked for")
@@ -50,9 +56,23 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
         return Choice("alone", "", "there is one rank")
     if num_hosts == 1:
         return Choice("shm", "", f"all {layout.size} ranks are on one host")
-    if bootstrap_kind == "mpi":
+    if num_hosts < layout.size:
+        reason = f"the {layout.size} ranks are on {num_hosts} hosts, {between} between them"
+        return Choice("tiered", between, reason)
+    if between == "mpi":
         return Choice("mpi", "", f"MPI started the ranks, on {num_hosts} hosts")
     return Choice("c10d", "gloo", f"the ranks are on {num_hosts} hosts")
+
+
+def check_between(between: str, bootstrap_kind: str) -> None:
+    """Raise `ConfigError` where a transport cannot carry what goes between hosts."""
+    if between not in ("c10d", "mpi"):
+        raise ConfigError(
+            f"transport 'tiered' goes between hosts by c10d or mpi, not by {between!r}; write"
+            " tiered, tiered:c10d or tiered:mpi"
+        )
+    if between == "mpi":
+        check_mpi("tiered:mpi", bootstrap_kind)
 
 
 def check(kind: str, layout: Layout, bootstrap_kind: str) -> None:
@@ -68,9 +88,15 @@ def check(kind: str, layout: Layout, bootstrap_kind: str) -> None:
             " do run on one machine, see whether they are in different containers or have"
             " different KADRIL_HOST_LABEL"
         )
-    if kind == "mpi" and bootstrap_kind != "mpi":
+    if kind == "mpi":
+        check_mpi(kind, bootstrap_kind)
+
+
+def check_mpi(transport: str, bootstrap_kind: str) -> None:
+    """Raise `ConfigError` where MPI did not start the ranks."""
+    if bootstrap_kind != "mpi":
         raise ConfigError(
-            "transport 'mpi' needs ranks that MPI started, with mpi4py installed."
+            f"transport {transport!r} needs ranks that MPI started, with mpi4py installed."
             " Start them with mpirun, or use transport 'auto'"
         )
 

@@ -4,6 +4,7 @@ who am I            identity.py     from the arguments of init(), or from a laun
 meet the others     bootstrap/      over a hub, torch's store, or MPI
 who shares a host   neighbours.py   cards, then a proof
 which transport     choice.py       the one that was asked for, or the best that can work
+open it             transport_opening.py
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kadril.config import Config
 from kadril.errors import ClosedError, ForkedError
-from kadril.world.bootstrap import Bootstrap, agree, open_bootstrap
+from kadril.world.bootstrap import Bootstrap, open_bootstrap
 from kadril.world.bootstrap.hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap
 from kadril.world.card import Card, check_versions
-from kadril.world.choice import Choice, choose_transport
+from kadril.world.choice import choose_transport
 from kadril.world.hub import Hub
 from kadril.world.identity import Identity
 from kadril.world.layout import Layout
 from kadril.world.neighbours import meet_neighbours
+from kadril.world.transport_opening import open_transport
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
 
     from kadril.transport.base import Transport
 
@@ -321,59 +322,3 @@ def find_layout(bootstrap: Bootstrap, cards: list[Card], config: Config) -> tupl
     if isinstance(bootstrap, HubBootstrap) and len(layout.hosts) == 1:
         return layout, bootstrap.hub  # the unix-domain socket that they met at is the proof
     return meet_neighbours(bootstrap, cards, timeout=config.connect_timeout)
-
-
-def open_transport(
-    bootstrap: Bootstrap, choice: Choice, layout: Layout, hub: Hub, config: Config
-) -> Transport:
-    """Open the chosen transport on all ranks, or on none.
-
-    Transports are imported here: each brings the engine below it, and only one is needed.
-    """
-    # Collective by itself, so not inside what the ranks agree on below.
-    store = bootstrap.store(layout) if choice.kind == "c10d" else None
-    opened: list[Transport] = []
-
-    def open_here() -> Transport:
-        ranks = range(bootstrap.size)
-        if choice.kind == "alone":
-            from kadril.transport.alone import AloneTransport
-
-            return AloneTransport(0, config)
-        if choice.kind == "shm":
-            from kadril.transport.shm import ShmTransport
-
-            return ShmTransport.open(hub, config, ranks)
-        if choice.kind == "mpi":
-            from kadril.transport.mpi import MpiTransport
-
-            communicator = cast("MpiBootstrap", bootstrap).communicator
-            return MpiTransport.open(communicator, world_ranks=ranks, config=config)
-        from kadril.transport.c10d import C10dTransport
-
-        return C10dTransport.open(
-            cast("dist.Store", store),
-            bootstrap.rank,
-            bootstrap.size,
-            world_ranks=ranks,
-            backend=choice.backend,
-            config=config,
-            hostname=gloo_host(bootstrap, layout),
-        )
-
-    def action() -> bytes:
-        opened.append(open_here())
-        return b""
-
-    try:
-        agree(bootstrap, f"open the {choice.kind} transport", action)
-    except BaseException:
-        for transport in opened:
-            transport.close()
-        raise
-    return opened[0]
-
-
-def gloo_host(bootstrap: Bootstrap, layout: Layout) -> str:
-    """The address that gloo listens on: loopback where one kernel runs all ranks, or its choice."""
-    return "127.0.0.1" if len(layout.hosts) == 1 or bootstrap.kind == "hub" else ""

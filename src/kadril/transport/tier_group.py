@@ -1,0 +1,337 @@
+"""A group of ranks on several hosts: how they meet, and how one that fails does not leave the rest.
+
+The lower half of the tiered transport. It stands on an inner group of the ranks of this host, and
+on an outer one of all ranks. The first rank of a host is its leader:
+
+    ranks of host A --+                                  +--> ranks of host A
+                      +-- leader A --+-- leader A -------+
+    ranks of host B --+              |  one packet each  +--> ranks of host B
+                      +-- leader B --+-- leader B -------+
+
+A record of a meeting takes one packet between hosts in any case, so it has room for a little data:
+what the ranks of a host gave, or what their leader has made of it.
+
+Who waits for whom, and for how long, so that the rank that is the cause is the one that is named:
+
+    patience            ranks of a host for each other, when a call begins
+    patience + MARGIN   a rank for a rank of another host, which may wait for one of its own
+    patience + 2 MARGIN ranks of a host for each other later, when one may wait for another host
+
+A rank that gives up says why in the memory of its host (`host_notes.py`) and to the outer group,
+and then wakes the others of its host. A rank that waits for one of its own host asks the outer
+group now and then whether somebody on another host has given up.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from kadril.config import Config
+from kadril.errors import KadrilError, PeerError, Revoked
+from kadril.transport.base import Transport
+from kadril.transport.buffer import DTYPES
+from kadril.transport.call import DIGEST_BYTES, Call
+from kadril.transport.host_notes import HostNotes
+from kadril.transport.network_group import Completion, Packet, as_data, as_tensor
+from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_of
+from kadril.transport.operands import OPS, CheckedReduction
+from kadril.transport.shm import ShmTransport
+from kadril.transport.topology import Topology
+
+__all__ = ["TierGroup", "inner_config", "outer_config"]
+
+MARGIN = 1.0  # seconds
+FIRST_LOOK = 0.1  # seconds of waiting inside a host before a look outside, and after each doubling
+
+RECORD_BYTES = 1400  # of a host in a meeting: with its headers not more than one Ethernet frame
+HEADER_BYTES = DIGEST_BYTES + 8
+ROOM_BYTES = RECORD_BYTES - HEADER_BYTES
+
+BYTE = DTYPES["uint8"]
+
+Result = TypeVar("Result")
+
+
+def inner_config(config: Config) -> Config:
+    """The options of the group of the ranks of one host."""
+    return dataclasses.replace(config, stall_warning=FIRST_LOOK)
+
+
+def outer_config(config: Config) -> Config:
+    """The options of the group of all ranks: it is a little more patient than a host."""
+    return dataclasses.replace(
+        config,
+        patience=config.patience + MARGIN,
+        stall_warning=config.stall_warning + MARGIN / 2,
+    )
+
+
+class TierGroup(NetworkTransport):
+    """The ranks of several hosts, and how they meet.
+
+    Attributes:
+        topology: which ranks of the group share a host.
+        host: the index of this rank's host there.
+        local: the ranks of the group on this host.
+        inner: the transport between them.
+        outer: the transport between all ranks.
+    """
+
+    def __init__(
+        self, door: Transport, outer: NetworkTransport, topology: Topology, config: Config
+    ) -> None:
+        """Join groups that exist; collective, and both are this one's from now on.
+
+        Args:
+            door: the ranks of this host, in the order of the topology, with the options of
+                `inner_config`.
+            outer: all ranks, with the options of `outer_config`.
+            topology: which ranks of `outer` share a host.
+            config: options of the world.
+        """
+        super().__init__(outer.rank, outer.size, outer.world_ranks, config)
+        self.topology = topology
+        self.host = topology.host_of(self.rank)
+        self.local = topology.hosts[self.host]
+        self.takes_any_thread = outer.takes_any_thread
+        self.outer = outer
+        self.inner = door
+        self._door = door
+        if isinstance(door, ShmTransport):
+            self.inner = door.duplicate(
+                patience=config.patience + 2 * MARGIN, stall_warning=FIRST_LOOK
+            )
+        self._host_notes = HostNotes(door)
+        # Not methods of this group: the groups below would keep it alive.
+        reference = weakref.ref(self)
+        self.outer.on_late = functools.partial(report_late, reference)
+        self._door.on_late = functools.partial(look_outside, reference, True)
+        if self.inner is not self._door:
+            # Whoever is waited for here waits for another host, and reports that itself.
+            self.inner.on_late = functools.partial(look_outside, reference, False)
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.topology.hosts)
+
+    # Meetings.
+
+    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+        length = record.numel()
+        blocks = [torch.empty((len(host), length), dtype=torch.uint8) for host in self._hosts]
+        gathered = self._inside(self._door.allgather_bytes, as_data(record))
+        if self._leads:
+            blocks[self.host] = torch.stack([as_tensor(each) for each in gathered])
+            self._swap_leaders(blocks)
+        by_host = torch.cat(blocks)
+        self.broadcast_inside(by_host.view(-1), 0)
+        rows = torch.empty_like(by_host)
+        rows[list(self.topology.ranks)] = by_host
+        return rows
+
+    def _gather(self, payload: torch.Tensor) -> torch.Tensor:
+        return self._meet(payload)
+
+    def _agree(self, call: Call, payload: torch.Tensor | None = None) -> torch.Tensor:
+        length = 0 if payload is None else payload.numel()
+        rides_along = length * max(map(len, self._hosts)) <= ROOM_BYTES
+        given = as_data(payload) if payload is not None and rides_along else b""
+        told = self._meet_hosts(call, given, b"".join)
+        if payload is None:
+            return torch.empty((self.size, 0), dtype=torch.uint8)
+        if not rides_along:
+            return self._gather(payload)
+        rows = torch.empty((self.size, length), dtype=torch.uint8)
+        for host, data in zip(self._hosts, told, strict=True):
+            rows[list(host)] = data[: len(host) * length].view(len(host), length)
+        return rows
+
+    def _meet_hosts(
+        self, call: Call, given: bytes, combine: Callable[[list[bytes]], bytes]
+    ) -> torch.Tensor:
+        """Compare the calls of all ranks, and give every rank a little data of each host.
+
+        Args:
+            call: of this rank.
+            given: what it gives: as many bytes on all ranks whose calls agree, at most ROOM_BYTES.
+            combine: what a leader makes of what the ranks of its host gave; at most ROOM_BYTES too.
+
+        Returns:
+            Data of each host, with undefined bytes after it.
+
+        Raises:
+            MismatchError: on all ranks alike; nothing was moved.
+        """
+        digest = call.digest()
+        record = (digest + bytes(8) + given).ljust(RECORD_BYTES, b"\0")
+        records = self._inside(self._door.allgather_bytes, record)
+        rows = torch.zeros((self.num_hosts, RECORD_BYTES), dtype=torch.uint8)
+        if self._leads:
+            if all(each[:DIGEST_BYTES] == digest for each in records):
+                end = HEADER_BYTES + len(given)
+                data = combine([each[HEADER_BYTES:end] for each in records])
+                made = digest + b"\1" + bytes(7) + data
+                rows[self.host, : len(made)] = as_tensor(made)
+            self._swap_leaders(list(rows))
+        self.broadcast_inside(rows.view(-1), 0)
+        # A host whose own ranks differ has left all of its record zero.
+        expected = as_tensor(digest + b"\1")
+        if not bool((rows[:, : DIGEST_BYTES + 1] == expected).all()):
+            raise self._mismatch(call)
+        return rows[:, HEADER_BYTES:]
+
+    def _swap_leaders(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Give the block of this host to the leaders of the others, and get theirs."""
+        others = [
+            (host[0], block)
+            for index, (host, block) in enumerate(zip(self._hosts, blocks, strict=True))
+            if index != self.host
+        ]
+        if others:
+            mine = blocks[self.host]
+            self.outer._exchange([(leader, mine) for leader, _ in others], others)
+
+    @property
+    def _hosts(self) -> tuple[tuple[int, ...], ...]:
+        return self.topology.hosts
+
+    @property
+    def _leads(self) -> bool:
+        return self.local[0] == self.rank
+
+    # Inside a host.
+
+    def broadcast_inside(self, memory: torch.Tensor, root: int) -> None:
+        """Copy bytes of a local rank to all of its host."""
+        if len(self.local) > 1 and memory.numel():
+            self._inside(self.inner._run_broadcast, buffer_of(memory, BYTE), root, "")
+
+    def gather_inside(
+        self, source: torch.Tensor, target: torch.Tensor, counts: Sequence[int]
+    ) -> None:
+        """Concatenate bytes of the ranks of this host; the source may be its part of the target."""
+        if len(self.local) > 1:
+            given, result = buffer_of(source, BYTE), buffer_of(target, BYTE)
+            self._inside(self.inner._run_allgatherv, given, result, tuple(counts), "")
+        elif source.data_ptr() != target.data_ptr():
+            target.copy_(source)
+
+    def reduce_inside(
+        self, kernel: Kernel, source: torch.Tensor, target: torch.Tensor, counts: Sequence[int]
+    ) -> None:
+        """Reduce over the ranks of this host, each its part; the target may be part of the source.
+
+        `counts` are elements; memory is bytes.
+        """
+        if len(self.local) == 1:
+            kernel.reduce(target, [source])
+            return
+        reduction = CheckedReduction(
+            buffer_of(source, kernel.dtype),
+            buffer_of(target, kernel.dtype),
+            OPS[kernel.op_code],  # type: ignore[arg-type]
+            kernel.op_code,
+            kernel.prescale,
+            kernel.postscale,
+            "",
+        )
+        self._inside(self.inner._run_reduce_scatterv, reduction, tuple(counts))
+
+    def _inside(self, run: Callable[..., Result], *arguments: object) -> Result:
+        """Call the inner group; what it raises about peers is told of the call of this group."""
+        try:
+            return run(*arguments)
+        except PeerError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: PeerError) -> KadrilError:
+        """The error of this call: by what a rank of this host has said, or by the inner group."""
+        if self._failure is not None:
+            return self._failure  # found by looking outside
+        endings = {self.local[place]: each for place, each in self._host_notes.endings().items()}
+        obstacle = self._obstacle(endings)
+        if obstacle is not None:
+            return obstacle
+        told = copy.copy(error)
+        told.args = (f"{self._call.text}: {error.event or error}",)
+        told.operation, told.name = self._call.operation, self._call.name
+        return told
+
+    # Between hosts.
+
+    def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
+        return self.outer._start_exchange(sends, recvs) if sends or recvs else nothing
+
+    def _note_waiting(self) -> None:
+        self.outer._note_waiting()
+
+    # The life of a group.
+
+    @contextmanager
+    def _calling(self, call: Call) -> Iterator[None]:
+        # The outer group counts the same calls, so its notes speak of the call of all.
+        with super()._calling(call), self.outer._calling(call):
+            yield
+
+    def _leave(self, failure: KadrilError | None) -> None:
+        self._host_notes.leave(self._ending_of(failure))
+        if failure is None:
+            self.outer.close()
+            self._close_inner()
+            return
+        if isinstance(failure, Revoked) and failure.rank == self.world_ranks[self.rank]:
+            self.outer.revoke(self._reason)
+        else:
+            self.outer._fail(failure)
+        # Last, since it wakes ranks that then look for what was said.
+        for group in (self._door, self.inner):
+            group.revoke("a call over several hosts failed")
+
+    def close(self) -> None:
+        """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
+        super().close()
+        if self._closed:
+            self.outer.close()
+            self._close_inner()
+
+    def _close_inner(self) -> None:
+        self._door.close()
+        self.inner.close()
+
+
+def report_late(reference: weakref.ref[TierGroup], late: Sequence[int], waited: float) -> None:
+    """Report ranks that a group below waits for as those that its tiers wait for."""
+    group = reference()
+    if group is not None:
+        group._report_late(late, waited)
+
+
+def look_outside(
+    reference: weakref.ref[TierGroup], is_door: bool, late: Sequence[int], waited: float
+) -> None:
+    """Give up if somebody on another host has; called by a rank that waits inside its host."""
+    group = reference()
+    if group is None:
+        return
+    try:
+        group.outer._raise_obstacle()
+    except KadrilError as error:
+        group._fail(error)  # which ends the wait
+        return
+    if is_door:
+        group.outer._note_waiting()
+        if waited >= group.config.stall_warning:
+            group._report_late(late, waited)
+
+
+def nothing() -> None:
+    """Wait for nothing."""

@@ -1,0 +1,251 @@
+"""Ranks on several hosts: shared memory inside a host, and another transport between hosts.
+
+An all-reduce of n bytes on H hosts:
+
+    bytes            what crosses
+    up to 1.4 KiB    it rides along in the meeting, one packet per pair of hosts
+    up to 16 KiB     leaders send the sums of their hosts to each other
+    up to 64 KiB     every rank sends its part of the sum to one rank of each other host
+    more             in chunks with several under way: 2 (H - 1) / H n over each uplink, the least
+
+Sums are added inside a host first, pairwise by rank, and then pairwise across hosts (and racks,
+where `KADRIL_TIERS` names them). Where hosts have contiguous ranks, a power of two each, that is
+the order of every other transport, and the bits are the same. 16-bit floats are added in float32
+inside a tier and rounded between tiers. See docs/promises.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kadril.config import Config
+from kadril.transport import checks
+from kadril.transport.base import Transport
+from kadril.transport.buffer import DTYPES, Buffer, as_bytes
+from kadril.transport.call import Call, counted, reduction_call, shaped
+from kadril.transport.network_group import Packet, as_data, as_tensor
+from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTransport, buffer_of
+from kadril.transport.operands import CheckedMessage, CheckedReduction
+from kadril.transport.pipeline import Pipeline
+from kadril.transport.tier_group import ROOM_BYTES, TierGroup
+from kadril.transport.tier_moves import TierBroadcast, TierGather
+from kadril.transport.tier_plan import Way
+from kadril.transport.tier_reduce_scatter import TierReduceScatter
+from kadril.transport.tier_reduction import TierReduction, reduce_rows
+from kadril.transport.topology import Topology, read_dimensions
+
+__all__ = ["TieredTransport"]
+
+LEADER_BYTES = 16 << 10  # up to here fewer packets count for more than sharing them
+ONE_STEP_BYTES = 64 << 10  # up to here a step less counts for more than the least volume
+CHUNK_BYTES = 1 << 20
+
+BYTE = DTYPES["uint8"]
+
+
+class TieredTransport(TierGroup):
+    """A group of ranks on several hosts.
+
+    Attributes:
+        chunk_bytes: bytes of an array that are under way together; the same on all ranks.
+    """
+
+    kind = "tiered"
+
+    def __init__(
+        self, door: Transport, outer: NetworkTransport, topology: Topology, config: Config
+    ) -> None:
+        super().__init__(door, outer, topology, config)
+        self.chunk_bytes = CHUNK_BYTES
+        self._pipeline = Pipeline()
+
+    @classmethod
+    def open(
+        cls,
+        inner: Transport,
+        outer: NetworkTransport,
+        hosts: Sequence[Sequence[int]],
+        config: Config,
+    ) -> TieredTransport:
+        """Make the transport of all ranks; collective. Both others are its own from now on.
+
+        Args:
+            inner: the ranks of this host, in the order of `hosts`.
+            outer: all ranks, opened with the options of `outer_config`.
+            hosts: ranks of each host.
+            config: options; `tiers` and `wire_dtype` among them.
+
+        Raises:
+            ConfigError: `config.tiers` does not match the hosts.
+        """
+        if config.tiers:
+            topology = Topology.with_dimensions(hosts, read_dimensions(config.tiers))
+        else:
+            topology = Topology(tuple(map(tuple, hosts)))
+        return cls(inner, outer, topology, config)
+
+    # Reductions.
+
+    def _run_allreduce(self, reduction: CheckedReduction) -> None:
+        source = reduction.source
+        call = self._reduction_call("allreduce", shaped(source), reduction)
+        kernel = Kernel.of(reduction)
+        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
+        with self._calling(call):
+            if source.nbytes <= ROOM_BYTES:
+                result.copy_(self._reduce_in_meeting(call, kernel, given))
+                return
+            self._agree(call)
+            way = self._way(source.nbytes)
+            tiers = TierReduction(self, kernel, self.config.wire_dtype, way)
+            self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
+
+    def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
+        source = reduction.source
+        call = self._reduction_call("reduce", shaped(source), reduction, root=root)
+        kernel = Kernel.of(reduction)
+        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
+        with self._calling(call):
+            if source.nbytes <= ROOM_BYTES:
+                total = self._reduce_in_meeting(call, kernel, given)
+                if self.rank == root:
+                    result.copy_(total)
+                return
+            self._agree(call)
+            way = self._way(source.nbytes)
+            tiers = TierReduction(self, kernel, self.config.wire_dtype, way, root)
+            self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
+
+    def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
+        source = reduction.source
+        call = self._reduction_call("reduce_scatterv", counted(source, counts), reduction)
+        kernel = Kernel.of(reduction)
+        parts = [count * source.dtype.itemsize for count in counts]
+        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
+        with self._calling(call):
+            self._agree(call)
+            way = self._way(source.nbytes)
+            tiers = TierReduceScatter(self, kernel, self.config.wire_dtype, way)
+            self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
+
+    def _reduce_in_meeting(self, call: Call, kernel: Kernel, given: torch.Tensor) -> torch.Tensor:
+        """Reduce a few bytes that ride along in the meeting."""
+        inside = kernel._replace(postscale=1.0) if self.topology.tiers else kernel
+
+        def combine(parts: list[bytes]) -> bytes:
+            total = torch.empty_like(given)
+            inside.reduce(total, [as_tensor(part) for part in parts])
+            return as_data(total)
+
+        rows = self._meet_hosts(call, as_data(given), combine)
+        return reduce_rows(self.topology, kernel, [row[: given.numel()] for row in rows])
+
+    def _reduction_call(
+        self, operation: str, memory: str, reduction: CheckedReduction, root: int | None = None
+    ) -> Call:
+        call = reduction_call(operation, memory, reduction, root=root)
+        if not self.config.wire_dtype:
+            return call
+        # Ranks that cast otherwise would take each other's bytes for something else.
+        return call._replace(common=(*call.common, f"wire_dtype={self.config.wire_dtype}"))
+
+    # Movements.
+
+    def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
+        call = Call("broadcast", (shaped(memory), f"root={root}"), name=name)
+        data = as_bytes(memory.array)
+        with self._calling(call):
+            if data.numel() * max(map(len, self.topology.hosts)) <= ROOM_BYTES:
+                data.copy_(self._agree(call, data)[root])
+                return
+            self._agree(call)
+            tiers = TierBroadcast(self, self._way(data.numel()), root)
+            self._pipeline.run(tiers.chunks(data, self.chunk_bytes))
+
+    def _run_allgatherv(
+        self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
+    ) -> None:
+        call = Call("allgatherv", (counted(source, counts),), name=name)
+        parts = [count * source.dtype.itemsize for count in counts]
+        given, result = as_bytes(source.array), as_bytes(target.array)
+        with self._calling(call):
+            self._agree(call)
+            tiers = TierGather(self, self._way(result.numel()))
+            self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
+
+    def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
+        """Return a few bytes of each rank, as many of all."""
+        call = Call("allgather_bytes", (f"{len(data)} bytes",), name=name)
+        with self._calling(call):
+            return [as_data(row) for row in self._agree(call, as_tensor(data))]
+
+    def _carry(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
+        """Move packets: those to other hosts by the outer group, those inside by the inner one."""
+        complete = self._start_exchange(
+            [packet for packet in self._spread(sends, 1) if packet[0] not in self.local],
+            [packet for packet in self._spread(recvs, -1) if packet[0] not in self.local],
+        )
+        self._inside(
+            self.inner._run_exchange, self._messages_inside(sends), self._messages_inside(recvs), ""
+        )
+        complete()
+
+    def _messages_inside(self, packets: Sequence[Packet]) -> list[CheckedMessage]:
+        return [
+            CheckedMessage(self.local.index(peer), buffer_of(memory, BYTE))
+            for peer, memory in packets
+            if peer in self.local
+        ]
+
+    def _way(self, num_bytes: int) -> Way:
+        if num_bytes <= LEADER_BYTES:
+            return "leaders"
+        return "one step" if num_bytes <= ONE_STEP_BYTES else "shares"
+
+    # Groups.
+
+    def split(self, color: int | None, *, key: int | None = None) -> Transport | None:
+        """Make a transport for each set of ranks that give the same color.
+
+        Ranks of one host get that of the host; ranks of which no two share a host get that between
+        hosts.
+        """
+        color, key = checks.check_split(color, key, self.rank)
+        call = Call("split")
+        record = as_tensor(
+            SPLIT_RECORD.pack(color is not None, color or 0, key, self.outer._new_number())
+        )
+        with self._calling(call):
+            choices = [SPLIT_RECORD.unpack(as_data(row)) for row in self._agree(call, record)]
+            self._num_splits += 1
+            door = self._inside(lambda: self._door.split(color, key=key))
+            if color is None or door is None:
+                return None
+            members = sorted(
+                (their_key, rank)
+                for rank, (takes_part, their_color, their_key, _) in enumerate(choices)
+                if takes_part and their_color == color
+            )
+            ranks = [rank for _, rank in members]
+            return self._subgroup_of(door, ranks, str(color), choices[ranks[0]][-1])
+
+    def _subgroup_of(self, door: Transport, ranks: list[int], color: str, number: int) -> Transport:
+        hosts = [
+            tuple(place for place, rank in enumerate(ranks) if rank in host)
+            for host in self.topology.hosts
+        ]
+        hosts = sorted(host for host in hosts if host)
+        if len(hosts) == 1:
+            return door
+        outer = self.outer._subgroup(ranks, f"{self._num_splits}.{color}", number)
+        if len(hosts) == len(ranks):
+            door.close()
+            return outer
+        return TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
+
+    def close(self) -> None:
+        """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
+        super().close()
+        self._pipeline.drop()

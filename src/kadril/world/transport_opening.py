@@ -1,0 +1,119 @@
+"""How the ranks of a world open the transport that was chosen.
+
+Transports are imported here: each brings the engine below it, and only some are needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from kadril.config import Config
+from kadril.world.bootstrap import Bootstrap, agree
+from kadril.world.bootstrap.mpi import MpiBootstrap
+from kadril.world.choice import Choice
+from kadril.world.hub import Hub
+from kadril.world.layout import Layout
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from kadril.transport.base import Transport
+    from kadril.transport.network_transport import NetworkTransport
+
+__all__ = ["open_transport"]
+
+
+def open_transport(
+    bootstrap: Bootstrap, choice: Choice, layout: Layout, hub: Hub, config: Config
+) -> Transport:
+    """Open the chosen transport on all ranks, or on none; collective."""
+    # Collective by itself, so not inside what the ranks agree on below.
+    store = bootstrap.store(layout) if "c10d" in (choice.kind, choice.backend) else None
+    opening = Opening(bootstrap, layout, hub, store)
+
+    def action() -> bytes:
+        opening.open(choice, config)
+        return b""
+
+    try:
+        agree(bootstrap, f"open the {choice.kind} transport", action)
+    except BaseException:
+        for transport in reversed(opening.opened):
+            transport.close()
+        raise
+    return opening.opened[-1]
+
+
+class Opening:
+    """Opens transports of one rank.
+
+    Attributes:
+        opened: those that it has opened; the last one stands on the others.
+    """
+
+    def __init__(
+        self, bootstrap: Bootstrap, layout: Layout, hub: Hub, store: dist.Store | None
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.layout = layout
+        self.hub = hub
+        self.store = store
+        self.opened: list[Transport] = []
+
+    def open(self, choice: Choice, config: Config) -> Transport:
+        """Open a transport between all ranks; collective."""
+        makers = {
+            "alone": self._open_alone,
+            "shm": self._open_shm,
+            "c10d": self._open_c10d,
+            "mpi": self._open_mpi,
+            "tiered": self._open_tiered,
+        }
+        self.opened.append(makers[choice.kind](choice.backend, config))
+        return self.opened[-1]
+
+    def _open_alone(self, _: str, config: Config) -> Transport:
+        from kadril.transport.alone import AloneTransport
+
+        return AloneTransport(self.bootstrap.rank, config)
+
+    def _open_shm(self, _: str, config: Config) -> Transport:
+        from kadril.transport.shm import ShmTransport
+
+        return ShmTransport.open(self.hub, config, self.layout.host_of(self.bootstrap.rank))
+
+    def _open_mpi(self, _: str, config: Config) -> Transport:
+        from kadril.transport.mpi import MpiTransport
+
+        communicator = cast("MpiBootstrap", self.bootstrap).communicator
+        ranks = range(self.bootstrap.size)
+        return MpiTransport.open(communicator, world_ranks=ranks, config=config)
+
+    def _open_c10d(self, backend: str, config: Config) -> Transport:
+        from kadril.transport.c10d import C10dTransport
+
+        return C10dTransport.open(
+            cast("dist.Store", self.store),
+            self.bootstrap.rank,
+            self.bootstrap.size,
+            world_ranks=range(self.bootstrap.size),
+            backend=backend,
+            config=config,
+            hostname=gloo_host(self.bootstrap, self.layout),
+        )
+
+    def _open_tiered(self, between: str, config: Config) -> Transport:
+        from kadril.transport.tier_group import inner_config, outer_config
+        from kadril.transport.tiered import TieredTransport
+
+        is_alone = self.layout.local_size(self.bootstrap.rank) == 1
+        inner = self.open(Choice("alone" if is_alone else "shm", "", ""), inner_config(config))
+        outer = self.open(Choice(between, "gloo", ""), outer_config(config))
+        return TieredTransport.open(
+            inner, cast("NetworkTransport", outer), self.layout.hosts, config
+        )
+
+
+def gloo_host(bootstrap: Bootstrap, layout: Layout) -> str:
+    """The address that gloo listens on: loopback where one kernel runs all ranks, or its choice."""
+    return "127.0.0.1" if len(layout.hosts) == 1 or bootstrap.kind == "hub" else ""
