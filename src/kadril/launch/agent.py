@@ -33,14 +33,19 @@ from kadril.launch.local_host import LocalHost, RankStart
 from kadril.launch.log_files import Stream
 from kadril.launch.network_address import find_address, free_port
 from kadril.launch.options import LaunchError
+from kadril.launch.ssh_connection import is_unanswered
 
 __all__ = ["Agent", "host_identity", "main"]
 
 # Bytes of a stream that are on their way to the launcher before it has said that it has room.
 WINDOW = 1 << 20
 
-# A kernel gives a connection up only while something waits to be acknowledged.
+# A dead connection shows only while something waits to be acknowledged.
 ALIVE_INTERVAL = 10.0
+
+# How long nothing may be acknowledged before the launcher is taken for lost; ssh has as much
+# patience with this side.
+SILENCE = 60.0
 
 # Variables that belong to a host or a login, and are not taken from the launcher's.
 OF_HOST = frozenset(
@@ -64,6 +69,7 @@ class Agent:
         self._is_lost = False
         self._is_done = False
         self._alive_at = time.monotonic() + ALIVE_INTERVAL
+        self._silent_since = math.inf
         self._job: Job | None = None
         self._fields: dict[str, Any] = {}
         self._host: LocalHost | None = None
@@ -90,9 +96,7 @@ class Agent:
         wake_at = min(self._alive_at, math.inf if host is None else host.wake_at)
         for key, _ in self._selector.select(max(0.0, wake_at - time.monotonic())):
             key.data()
-        if time.monotonic() >= self._alive_at:
-            self._alive_at = time.monotonic() + ALIVE_INTERVAL
-            self._channel.send(Kind.ALIVE)
+        self._check_connection()
         if host is None or self._is_lost:
             return
         host.tick()
@@ -103,6 +107,18 @@ class Agent:
         if host.has_ended and not self._is_done:
             self._is_done = True
             self._channel.send(Kind.DONE)
+
+    def _check_connection(self) -> None:
+        now = time.monotonic()
+        if now < self._alive_at:
+            return
+        self._alive_at = now + ALIVE_INTERVAL
+        self._channel.send(Kind.ALIVE)
+        if is_unanswered(os.environ.get("SSH_CONNECTION", "")):
+            self._silent_since = min(self._silent_since, now)
+            self._is_lost = self._is_lost or now - self._silent_since >= SILENCE
+        else:
+            self._silent_since = math.inf
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.JOB:
