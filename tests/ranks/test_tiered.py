@@ -16,7 +16,7 @@ from test_conformance_death import allreduce_for_ever, check_survivors, wait_for
 from kadril.errors import Stalled
 from kadril.testing import Ranks, ranks
 from kadril.transport.base import Transport
-from kadril.transport.tiered import TieredTransport
+from kadril.transport.tiers.tiered import TieredTransport
 from kadril.world import World
 
 

@@ -13,7 +13,7 @@ from test_conformance_bits import digest_case
 from kadril.errors import ConfigError
 from kadril.testing import RankPool, ranks
 from kadril.transport.buffer import as_bytes
-from kadril.transport.tiered import TieredTransport
+from kadril.transport.tiers.tiered import TieredTransport
 from kadril.world import World
 
 # Those that round; 16-bit floats are rounded between tiers once more.
@@ -69,7 +69,7 @@ ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 
 
 def check_compressed(world: World, wire_dtype: str, dtype: torch.dtype) -> None:
-    """All ranks have the same bits, within the bound of `transport/wire_format.py`."""
+    """All ranks have the same bits, within the bound of `transport/tiers/wire_format.py`."""
     u = ROUNDOFF[wire_dtype]
     for count in (5_000, 40_000, 300_001):
         given = [

@@ -10,8 +10,8 @@ from itertools import accumulate
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.transport.tier_plan import Sum, TierPlan, Way, make_plan
-from kadril.transport.topology import Topology, read_dimensions
+from kadril.transport.tiers.tier_plan import Sum, TierPlan, Way, make_plan
+from kadril.transport.tiers.topology import Topology, read_dimensions
 
 LAYOUTS = {
     "2x2": ((0, 1), (2, 3)),

@@ -21,11 +21,7 @@
 | store_notes.py, waiter.py, kept_groups.py | its notes to other ranks, its thread, its groups |
 | device.py | carried by nccl and the like, on the device |
 | mpi.py, mpi_notices.py | carried by MPI; what groups on one communicator have in common |
-| tiered.py | several hosts: one transport inside a host, another between hosts |
-| topology.py, tier_plan.py | which ranks share a host; who adds what, and what crosses which link |
-| tier_group.py, host_notes.py | how ranks of several hosts meet; the notes inside a host |
-| tier_reduction.py, tier_reduce_scatter.py, tier_moves.py, tier_blocks.py | its collectives |
-| pipeline.py, scratch.py, wire_format.py | chunks under way together, their memory and type |
+| tiers/ | several hosts: one transport inside a host, another between hosts |
 
 Import a transport from its own module: `mpi` needs mpi4py, and nobody else does.
 """

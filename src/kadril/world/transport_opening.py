@@ -103,8 +103,8 @@ class Opening:
         )
 
     def _open_tiered(self, between: str, config: Config) -> Transport:
-        from kadril.transport.tier_group import inner_config, outer_config
-        from kadril.transport.tiered import TieredTransport
+        from kadril.transport.tiers.tier_group import inner_config, outer_config
+        from kadril.transport.tiers.tiered import TieredTransport
 
         is_alone = self.layout.local_size(self.bootstrap.rank) == 1
         inner = self.open(Choice("alone" if is_alone else "shm", "", ""), inner_config(config))

@@ -14,13 +14,13 @@ import torch
 
 from kadril.transport.network_group import Packet
 from kadril.transport.network_transport import Kernel
-from kadril.transport.pipeline import Chunk, Stages
-from kadril.transport.scratch import Scratch
-from kadril.transport.tier_blocks import Blocks, Slice, gather_slices, view_together
-from kadril.transport.tier_group import TierGroup
-from kadril.transport.tier_moves import TURNS, TierMove
-from kadril.transport.tier_plan import Piece, Way, common_pieces
-from kadril.transport.wire_format import WireFormat
+from kadril.transport.tiers.pipeline import Chunk, Stages
+from kadril.transport.tiers.scratch import Scratch
+from kadril.transport.tiers.tier_blocks import Blocks, Slice, gather_slices, view_together
+from kadril.transport.tiers.tier_group import TierGroup
+from kadril.transport.tiers.tier_moves import TURNS, TierMove
+from kadril.transport.tiers.tier_plan import Piece, Way, common_pieces
+from kadril.transport.tiers.wire_format import WireFormat
 
 __all__ = ["TierReduceScatter"]
 

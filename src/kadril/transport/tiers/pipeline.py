@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeAlias
 
-from kadril.transport.scratch import Scratch
+from kadril.transport.tiers.scratch import Scratch
 
 __all__ = ["Chunk", "Pipeline", "Stages"]
 

@@ -17,7 +17,7 @@ import torch
 
 from kadril.transport.network_transport import Kernel
 from kadril.transport.operands import OPS
-from kadril.transport.scratch import Scratch
+from kadril.transport.tiers.scratch import Scratch
 
 __all__ = ["WIRE_DTYPES", "WireFormat"]
 

@@ -39,12 +39,12 @@ from kadril.errors import KadrilError, PeerError, Revoked
 from kadril.transport.base import Transport
 from kadril.transport.buffer import DTYPES
 from kadril.transport.call import DIGEST_BYTES, Call
-from kadril.transport.host_notes import HostNotes
 from kadril.transport.network_group import Completion, Packet, as_data, as_tensor
 from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import OPS, CheckedReduction
 from kadril.transport.shm import ShmTransport
-from kadril.transport.topology import Topology
+from kadril.transport.tiers.host_notes import HostNotes
+from kadril.transport.tiers.topology import Topology
 
 __all__ = ["TierGroup", "inner_config", "outer_config"]
 

@@ -28,13 +28,13 @@ from kadril.transport.call import Call, counted, reduction_call, shaped
 from kadril.transport.network_group import Packet, as_data, as_tensor
 from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import CheckedMessage, CheckedReduction
-from kadril.transport.pipeline import Pipeline
-from kadril.transport.tier_group import ROOM_BYTES, TierGroup
-from kadril.transport.tier_moves import TierBroadcast, TierGather
-from kadril.transport.tier_plan import Way
-from kadril.transport.tier_reduce_scatter import TierReduceScatter
-from kadril.transport.tier_reduction import TierReduction, reduce_rows
-from kadril.transport.topology import Topology, read_dimensions
+from kadril.transport.tiers.pipeline import Pipeline
+from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
+from kadril.transport.tiers.tier_moves import TierBroadcast, TierGather
+from kadril.transport.tiers.tier_plan import Way
+from kadril.transport.tiers.tier_reduce_scatter import TierReduceScatter
+from kadril.transport.tiers.tier_reduction import TierReduction, reduce_rows
+from kadril.transport.tiers.topology import Topology, read_dimensions
 
 __all__ = ["TieredTransport"]
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kadril.transport.network_group import Packet
-from kadril.transport.pipeline import Chunk, Stages
-from kadril.transport.scratch import Scratch
-from kadril.transport.tier_blocks import (
+from kadril.transport.tiers.pipeline import Chunk, Stages
+from kadril.transport.tiers.scratch import Scratch
+from kadril.transport.tiers.tier_blocks import (
     Blocks,
     Slice,
     chunk_cuts,
     scatter_slices,
     view_together,
 )
-from kadril.transport.tier_group import TierGroup
-from kadril.transport.tier_plan import Piece, Way, common_pieces, held_counts, pieces_of
+from kadril.transport.tiers.tier_group import TierGroup
+from kadril.transport.tiers.tier_plan import Piece, Way, common_pieces, held_counts, pieces_of
 
 __all__ = ["TierBroadcast", "TierGather", "TierMove"]
 

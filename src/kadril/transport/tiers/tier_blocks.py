@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from kadril.transport.tier_plan import even_cuts
+from kadril.transport.tiers.tier_plan import even_cuts
 
 __all__ = ["Blocks", "Slice", "chunk_cuts", "gather_slices", "scatter_slices", "view_together"]
 

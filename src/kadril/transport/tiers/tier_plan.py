@@ -27,7 +27,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-from kadril.transport.topology import Topology
+from kadril.transport.tiers.topology import Topology
 
 __all__ = [
     "Piece",

@@ -16,19 +16,19 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kadril.transport.network_transport import Kernel
-from kadril.transport.pipeline import Chunk, Stages
-from kadril.transport.scratch import Scratch
-from kadril.transport.tier_blocks import chunk_cuts
-from kadril.transport.tier_group import TierGroup
-from kadril.transport.tier_plan import (
+from kadril.transport.tiers.pipeline import Chunk, Stages
+from kadril.transport.tiers.scratch import Scratch
+from kadril.transport.tiers.tier_blocks import chunk_cuts
+from kadril.transport.tiers.tier_group import TierGroup
+from kadril.transport.tiers.tier_plan import (
     RankStep,
     Span,
     TierPlan,
     Way,
     make_plan,
 )
-from kadril.transport.topology import Topology
-from kadril.transport.wire_format import WireFormat
+from kadril.transport.tiers.topology import Topology
+from kadril.transport.tiers.wire_format import WireFormat
 
 __all__ = ["TierReduction", "reduce_rows"]
 
