@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -312,10 +313,17 @@ def main(argv: list[str]) -> int:
         if words.dry_run:
             print("\n".join(describe_run(options, os.environ)), flush=True)
             return 0
-        return run(options)
+        return without_late_interrupts(run(options))
     except ConfigError as error:
         print(f"kadril run: {error}", file=sys.stderr)
         return 2
     except LaunchError as error:
         print(f"kadril run: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def without_late_interrupts(code: int) -> int:
+    """Return an exit code; after Ctrl-C another one, while Python ends, must not change it."""
+    if code == 128 + signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
