@@ -177,8 +177,9 @@ class RemoteHost:
         elif frame.kind is Kind.END:
             self._output.end(frame.rank, "out" if frame.payload == b"out" else "err")
         elif frame.kind is Kind.EXIT:
-            self._alive.discard(frame.rank)
-            self._ended.append(EndedRank(frame.rank, **frame.fields))
+            if frame.rank in self._alive:
+                self._alive.discard(frame.rank)
+                self._ended.append(EndedRank(frame.rank, **frame.fields))
         elif frame.kind is Kind.DONE:
             self.has_ended = True
         elif frame.kind is Kind.NOTICE:
