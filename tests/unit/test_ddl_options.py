@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kadril.ddl.options import ALGORITHMS, Mode, Options, parse_options, read_options
-from kadril.ddl.topology import check_product, default_mode, find_contradiction
+from kadril.ddl.topology import check_product, default_mode, find_contradiction, tiers_of
 from kadril.errors import ConfigError
 from kadril.world import Layout
 
@@ -122,3 +122,10 @@ def test_dimensions_are_held_against_the_real_hosts() -> None:
     assert "results are the same" in told
     told = find_contradiction(Mode("b", (3, 2)), hosts(4, 2))
     assert "says 2 hosts of 3, and the 6 learners run on 2 hosts of 4, 2." in told
+
+
+def test_only_racks_need_an_option() -> None:
+    assert tiers_of(Mode("n", (4, 8, 2))) == "4x8x2"
+    assert tiers_of(Mode("p", (4, 2, 2, 1))) == "4x2x2"
+    for mode in (Mode("n", (4, 3)), Mode("p", (6, 2, 1, 1)), Mode("n", ()), Mode("r", (4, 2, 2))):
+        assert tiers_of(mode) == ""

@@ -13,7 +13,13 @@ from kadril import world as _world
 from kadril.ddl.devices import device_of, find_accelerator
 from kadril.ddl.options import Options, read_options
 from kadril.ddl.session import Session
-from kadril.ddl.topology import check_product, default_mode, describe_hosts, find_contradiction
+from kadril.ddl.topology import (
+    check_product,
+    default_mode,
+    describe_hosts,
+    find_contradiction,
+    tiers_of,
+)
 from kadril.errors import AlreadyInitializedError, NotInitializedError
 from kadril.transport.agreement import allgather_json, check_same
 from kadril.world import World
@@ -110,7 +116,7 @@ def init(num_gpu: int | str = 0, mode: str | None = None) -> Learner:
     if is_initialized():
         return same_learner(num_gpu, options)
     owns_world = not _world.is_initialized()
-    world = _world.init() if owns_world else _world.current()
+    world = open_world(options) if owns_world else _world.current()
     try:
         session = start(world, num_gpu, options)
     except BaseException:
@@ -119,12 +125,18 @@ def init(num_gpu: int | str = 0, mode: str | None = None) -> Learner:
         raise
     learner = Learner(world.rank, world.size, world.local_rank % (num_gpu or world.local_size))
     holder.started = Started(session, learner, num_gpu, options, owns_world)
-    world.on_close(forget)
+    world.on_close(close_session)
     if world.is_main:
         for remark in remarks:
             logger.warning("kadril.ddl: %s", remark)
         tell_of_start(session, num_gpu)
     return learner
+
+
+def open_world(options: Options) -> World:
+    """Open the world, with the racks that a mode names."""
+    tiers = "" if options.mode is None else tiers_of(options.mode)
+    return _world.init(tiers=tiers) if tiers else _world.init()
 
 
 def start(world: World, num_gpu: int, options: Options) -> Session:
@@ -143,6 +155,14 @@ def tell_of_start(session: Session, num_gpu: int) -> None:
     contradiction = find_contradiction(mode, layout)
     if contradiction:
         logger.warning("kadril.ddl: %s", contradiction)
+    tiers = tiers_of(mode)
+    if tiers and len(layout.hosts) > 1 and session.world.config.tiers != tiers:
+        logger.warning(
+            "kadril.ddl: the racks of -mode %s are not used, since the world was opened before;"
+            " set KADRIL_TIERS=%s",
+            mode,
+            tiers,
+        )
     accelerator = find_accelerator()
     crowded = max(map(len, layout.hosts))
     if accelerator and num_gpu and crowded > num_gpu:
@@ -171,9 +191,11 @@ def same_learner(num_gpu: int, options: Options) -> Learner:
     return started.learner
 
 
-def forget() -> None:
-    """Drop the session: its world is closing."""
-    holder.started = None
+def close_session() -> None:
+    """Close the session, if there is one: its world is closing, or the learner leaves."""
+    started, holder.started = holder.started, None
+    if started is not None:
+        started.session.close()
 
 
 def find_started() -> Started:
@@ -197,7 +219,8 @@ def current_session() -> Session:
 
 def finalize() -> None:
     """End the session, and leave the world if `init()` opened it; local. May be called again."""
-    started, holder.started = holder.started, None
+    started = holder.started
+    close_session()
     if started is not None and started.owns_world:
         _world.shutdown()
 

@@ -16,7 +16,7 @@ from kadril.ddl.options import Mode, Options
 from kadril.ddl.packing import Parcel, parts_of
 from kadril.ddl.parameters import ParameterCall, compared
 from kadril.ddl.report import SlowLearners, describe_slow, describe_statistics
-from kadril.ddl.ways import Way, baseline_of, flat_transport, reference_of, tier_times, ways_of
+from kadril.ddl.ways import Way, baseline_of, reference_of, tier_times, ways_of
 from kadril.transport.base import Transport
 from kadril.world import World
 
@@ -63,10 +63,12 @@ class Session:
         self.mode = mode
         self.last: CallRecord | None = None
         self._hosts = hosts
-        ways = ways_of(world)
+        self._own_flat = world.transport.open_flat()
+        self._flat = self._own_flat or world.transport
+        ways = ways_of(world, self._flat)
         self._exploration = Exploration(ways, world.transport) if mode.way == "explore" else None
         self._way = ways["tiers" if self._exploration else mode.way]
-        self._baseline = baseline_of(world)
+        self._baseline = baseline_of(world, self._flat)
         self._num_calls = 0
         self._report_log = CallLog()
         self._look_log = CallLog()
@@ -146,7 +148,7 @@ class Session:
         """Print what `-dump_iter` asks for; collective."""
         layout = self.world.layout
         found = self._report_log.take(self.transport)
-        links = probe_links(flat_transport(self.world), layout) if len(layout.hosts) > 1 else []
+        links = probe_links(self._flat, layout) if len(layout.hosts) > 1 else []
         self.tell(describe_statistics(found, self._num_calls, links, layout, self._hosts))
         if self._exploration is not None and self.options.dbg_level:
             self.tell(f"ddl:   chosen so far: {self._exploration.choices()}")
@@ -166,7 +168,7 @@ class Session:
         call, shapes = reduction.call, [each.shape for each in reduction.call.parameters]
         given = parts_of(inputs, shapes)
         floors = floors_of(given, largest_inputs(given, self.transport))
-        reference = reference_of(self.world)
+        reference = reference_of(self.world, self._flat)
         expected = copies_of(inputs)
         for parcel in expected:
             reference.run(parcel.flat, reduction.scale, f"{call.name} reference")
@@ -182,6 +184,11 @@ class Session:
             hosts=self._hosts,
         )
         raise_where_wrong(checked, self.transport, Path())
+
+    def close(self) -> None:
+        """Leave the group that was opened for it; local."""
+        if self._own_flat is not None:
+            self._own_flat.close()
 
     def tell(self, text: str) -> None:
         """Print on rank 0."""

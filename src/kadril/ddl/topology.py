@@ -16,7 +16,7 @@ from kadril.ddl.options import Mode
 from kadril.errors import ConfigError
 from kadril.world import Layout
 
-__all__ = ["check_product", "default_mode", "describe_hosts", "find_contradiction"]
+__all__ = ["check_product", "default_mode", "describe_hosts", "find_contradiction", "tiers_of"]
 
 
 def default_mode(layout: Layout) -> Mode:
@@ -63,6 +63,17 @@ def find_contradiction(mode: Mode, layout: Layout) -> str:
         f"-mode {mode} says {num_hosts} {say} of {per_host}, and the {layout.size} learners run on"
         f" {describe_hosts(layout)}. Tiers are those of the real hosts, results are the same"
     )
+
+
+def tiers_of(mode: Mode) -> str:
+    """Return the option `tiers` of kadril for a mode that names racks, or an empty string.
+
+    Tiers within a host and between hosts need no option.
+    """
+    dims = list(mode.dims)
+    while len(dims) > 2 and dims[-1] == 1:
+        dims.pop()
+    return "x".join(map(str, dims)) if len(dims) > 2 and mode.way != "flat" else ""
 
 
 def describe_hosts(layout: Layout) -> str:

@@ -27,7 +27,6 @@ from kadril.world import World
 __all__ = [
     "Way",
     "baseline_of",
-    "flat_transport",
     "reference_of",
     "tier_times",
     "ways_of",
@@ -52,35 +51,33 @@ class Way(NamedTuple):
     run: Callable[[torch.Tensor, float, str], None]
 
 
-def ways_of(world: World) -> dict[str, Way]:
-    """The ways of the modes, by the word for each in `options.ALGORITHMS`."""
+def ways_of(world: World, flat: Transport) -> dict[str, Way]:
+    """The ways of the modes, by the word for each in `options.ALGORITHMS`.
+
+    Args:
+        world: whose ranks reduce.
+        flat: a transport between them that does not know of hosts; that of the world, on one host.
+    """
     return {
         "tiers": whole_way(world.transport),
-        "flat": whole_way(flat_transport(world)),
+        "flat": whole_way(flat),
         "scatter": scatter_way(world.transport),
     }
 
 
-def baseline_of(world: World) -> Way:
+def baseline_of(world: World, flat: Transport) -> Way:
     """What `mpi=True` runs: MPI_Allreduce where MPI started the ranks, else the flat transport."""
-    return mpi_way(world) if world.communicator is not None else whole_way(flat_transport(world))
+    return mpi_way(world) if world.communicator is not None else whole_way(flat)
 
 
-def reference_of(world: World) -> Way:
+def reference_of(world: World, flat: Transport) -> Way:
     """What `check` compares with."""
-    return mpi_way(world) if world.communicator is not None else in_order_way(flat_transport(world))
-
-
-def flat_transport(world: World) -> Transport:
-    """A transport between all ranks that does not know of hosts."""
-    flat: Transport = getattr(world.transport, "flat", world.transport)
-    return flat
+    return mpi_way(world) if world.communicator is not None else in_order_way(flat)
 
 
 def tier_times(way: Way) -> dict[str, float]:
     """Seconds that the last call spent in each tier; nothing where the transport does not tell."""
-    times: dict[str, float] = getattr(way.transport, "tier_times", {})
-    return dict(times)
+    return {} if way.transport is None else dict(way.transport.tier_times)
 
 
 def whole_way(transport: Transport) -> Way:

@@ -19,7 +19,7 @@ transport, which moves what was looked at:
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from kadril.transport import checks
@@ -69,6 +69,14 @@ class Transport(abc.ABC):
     reaches_devices: bool
     shared_memory: SharedMemory | None
     on_late: LateListener | None
+
+    @property
+    def tier_times(self) -> Mapping[str, float]:
+        """Seconds that the last call of this rank spent in each tier, by its name.
+
+        Empty where there is one tier.
+        """
+        return {}
 
     def _look_for(self, array: Array) -> checks.Look:
         """Return what looks at an array, and at those given together with it."""
@@ -207,6 +215,14 @@ class Transport(abc.ABC):
         Ranks are ordered by `key` (this group's rank where None). A color of None takes no part
         and gets None.
         """
+
+    def open_flat(self) -> Transport | None:
+        """Make a transport of the same ranks that does not know of hosts; collective.
+
+        Returns:
+            None where this one does not know of them either. The caller closes it.
+        """
+        return None
 
     @abc.abstractmethod
     def revoke(self, reason: str = "") -> None:

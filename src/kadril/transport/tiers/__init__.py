@@ -9,5 +9,6 @@
 | tier_reduction.py, tier_reduce_scatter.py | reductions, chunk by chunk |
 | tier_moves.py, tier_blocks.py | broadcast and all-gather; an array seen as one block per host |
 | pipeline.py, scratch.py | chunks under way together, and their memory |
+| tier_clock.py | how long a call spends in each tier |
 | wire_format.py | the element type between hosts |
 """

@@ -28,7 +28,7 @@ import copy
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -44,6 +44,7 @@ from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_
 from kadril.transport.operands import OPS, CheckedReduction
 from kadril.transport.shm import ShmTransport
 from kadril.transport.tiers.host_notes import HostNotes
+from kadril.transport.tiers.tier_clock import TierClock
 from kadril.transport.tiers.topology import Topology
 
 __all__ = ["TierGroup", "inner_config", "outer_config"]
@@ -102,6 +103,7 @@ class TierGroup(NetworkTransport):
         self.host = topology.host_of(self.rank)
         self.local = topology.hosts[self.host]
         self.takes_any_thread = outer.takes_any_thread
+        self._clock = TierClock()
         self.outer = outer
         self.inner = door
         self._door = door
@@ -117,6 +119,11 @@ class TierGroup(NetworkTransport):
         if self.inner is not self._door:
             # Whoever is waited for here waits for another host, and reports that itself.
             self.inner.on_late = functools.partial(look_outside, reference, False)
+
+    @property
+    def tier_times(self) -> Mapping[str, float]:
+        """Seconds that the last call of this rank spent in each tier, by its name."""
+        return self._clock.seconds
 
     @property
     def num_hosts(self) -> int:
@@ -198,7 +205,8 @@ class TierGroup(NetworkTransport):
         ]
         if others:
             mine = blocks[self.host]
-            self.outer._exchange([(leader, mine) for leader, _ in others], others)
+            sends = [(leader, mine) for leader, _ in others]
+            self._clock.across(self.outer._exchange, sends, others)
 
     @property
     def _hosts(self) -> tuple[tuple[int, ...], ...]:
@@ -249,7 +257,7 @@ class TierGroup(NetworkTransport):
     def _inside(self, run: Callable[..., Result], *arguments: object) -> Result:
         """Call the inner group; what it raises about peers is told of the call of this group."""
         try:
-            return run(*arguments)
+            return self._clock.inside(run, *arguments)
         except PeerError as error:
             raise self._explained(error) from error
 
@@ -269,7 +277,10 @@ class TierGroup(NetworkTransport):
     # Between hosts.
 
     def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> Completion:
-        return self.outer._start_exchange(sends, recvs) if sends or recvs else nothing
+        if not (sends or recvs):
+            return nothing
+        complete = self._clock.across(self.outer._start_exchange, sends, recvs)
+        return functools.partial(self._clock.across, complete)
 
     def _note_waiting(self) -> None:
         self.outer._note_waiting()
@@ -280,6 +291,7 @@ class TierGroup(NetworkTransport):
     def _calling(self, call: Call) -> Iterator[None]:
         # The outer group counts the same calls, so its notes speak of the call of all.
         with super()._calling(call), self.outer._calling(call):
+            self._clock.restart()
             yield
 
     def _leave(self, failure: KadrilError | None) -> None:

@@ -231,6 +231,16 @@ class TieredTransport(TierGroup):
             ranks = [rank for _, rank in members]
             return self._subgroup_of(door, ranks, str(color), choices[ranks[0]][-1])
 
+    def open_flat(self) -> Transport:
+        """Make a transport of the same ranks that does not know of hosts; collective."""
+        call = Call("open_flat")
+        record = as_tensor(SPLIT_RECORD.pack(True, 0, self.rank, self.outer._new_number()))
+        with self._calling(call):
+            numbers = [SPLIT_RECORD.unpack(as_data(row))[-1] for row in self._agree(call, record)]
+            self._num_splits += 1
+            label = f"{self._num_splits}.flat"
+            return self.outer._subgroup(range(self.size), label, numbers[0])
+
     def _subgroup_of(self, door: Transport, ranks: list[int], color: str, number: int) -> Transport:
         hosts = [
             tuple(place for place, rank in enumerate(ranks) if rank in host)
