@@ -35,14 +35,14 @@ class HostPlayground:
     def start(
         self, *words: str | Path, verb: str = "run", env: Mapping[str, str] | None = None
     ) -> Launched:
-        """Start `kadril run` in the first host."""
+        """Start `kadril run` in the first host, or another verb; Python itself without one."""
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("KADRIL_", "OMP_", "XDG_", "TMPDIR"))
         }
         process = self.net.hosts[0].popen(
-            [sys.executable, "-m", "kadril", verb, *words],
+            [sys.executable, *(("-m", "kadril", verb) if verb else ()), *words],
             env={**inherited, "KADRIL_SSH": f"ssh -F {self.net.ssh_config}", **(env or {})},
             cwd=self.directory,
             stdin=subprocess.DEVNULL,

@@ -82,7 +82,7 @@ def test_an_exception_comes_back_with_the_traceback_of_its_rank(
         ({"check_build": True}, TypeError, "no option 'check_build'"),
         ({"min_np": 2}, ConfigError, "--min-np cannot be used here"),
         ({"use_mpi": True}, ConfigError, "--mpi cannot be used here"),
-        ({"hosts": "192.0.2.1:2"}, ConfigError, "is not this host"),
+        ({"hosts": "a:two"}, ConfigError, "NAME:SLOTS"),
         ({"fusion_threshold_mb": "big"}, ConfigError, "invalid int value: 'big'"),
         ({"compat": "horovid"}, ConfigError, "did you mean horovod"),
         ({"env": {"KADRIL_RANK": "1"}}, ConfigError, "KADRIL_RANK is set by the launcher"),

@@ -223,6 +223,26 @@ def test_a_host_that_is_cut_off_for_good_ends_its_ranks(playground: HostPlaygrou
         playground.net.link_up(1)
 
 
+def test_a_function_on_two_hosts(playground: HostPlayground) -> None:
+    # The call and the results, of several frames each, travel with the job.
+    program = """
+import os, kadril
+found = kadril.run(os.uname, np=4, hosts="host0:2,host1:2")
+print([each.nodename for each in found])
+(size,) = set(map(len, kadril.run(bytes, [3 << 20], np=2, hosts="host0:1,host1:1")))
+print(size)
+kadril.run(os.listdir, ["/no/such/directory"], np=2, hosts="host0:1,host1:1")
+"""
+    script = playground.write("function.py", program)
+    result = playground.run(script, verb="")
+    assert result.out.decode().splitlines() == [
+        "['host0', 'host0', 'host1', 'host1']",
+        str(3 << 20),
+    ]
+    assert "No such file or directory: '/no/such/directory'" in result.err.decode()
+    assert "failed first: exit code 1. It said" in result.err.decode()
+
+
 def test_a_launcher_that_is_stopped_for_a_while(playground: HostPlayground) -> None:
     # Ctrl-Z stops the launcher and not its ranks, as on one host.
     script = (

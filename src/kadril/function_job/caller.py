@@ -46,7 +46,7 @@ ALIASES = {
 
 # Flags that make no sense here, or are given otherwise.
 NOT_KEYWORDS = {"help", "version", "check_build", "stdin", "num_proc", "num_ranks", "command"}
-NOT_KEYWORDS |= {"dry_run", "rankfile"}
+NOT_KEYWORDS |= {"dry_run"}
 
 
 def run(
@@ -60,7 +60,7 @@ def run(
     executable: str | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Call a function on many ranks of this host, and return what it returned, by rank.
+    """Call a function on many ranks, and return what it returned, by rank.
 
     The function calls `kadril.init()` or `hvd.init()` itself, as a script would. Functions of a
     notebook, a REPL or the script itself need cloudpickle: `pip install 'kadril[notebook]'`. What
@@ -75,7 +75,7 @@ def run(
         env: variables for the ranks, besides those of this process.
         executable: the Python of the ranks; this one if it is not said.
         options: flags of `kadril run` by their names, with underscores: `transport="shm"`,
-            `bind=True`, `stall_check=False`, `output_filename="logs"`; and the keywords of
+            `bind=True`, `hosts="a:2,b:2"`, `output_filename="logs"`; and the keywords of
             `horovod.run`. None leaves a flag out.
 
     Raises:
@@ -110,14 +110,7 @@ class RaisingParser(argparse.ArgumentParser):
 
 def parse_or_raise(words: Sequence[str]) -> RunOptions:
     """Check words as the driver will read them."""
-    options = to_options(make_parser(RaisingParser).parse_args(words))
-    if options.placement is not None and options.placement.needs_ssh:
-        other = next(host.name for host in options.placement.hosts if not host.is_here)
-        raise ConfigError(
-            f"{other!r} is not this host, and functions are called on ranks of this host only. Put"
-            " the function into a program, and start that with `kadril run`"
-        )
-    return options
+    return to_options(make_parser(RaisingParser).parse_args(words))
 
 
 def agree(np: int | None, num_proc: int | None) -> int:

@@ -72,6 +72,7 @@ class Agent:
         self._silent_since = math.inf
         self._job: Job | None = None
         self._fields: dict[str, Any] = {}
+        self._received: set[str] = set()  # files that the launcher sent
         self._host: LocalHost | None = None
         self._resources = ExitStack()
 
@@ -106,6 +107,7 @@ class Agent:
         host.balance()
         if host.has_ended and not self._is_done:
             self._is_done = True
+            self._send_files()
             self._channel.send(Kind.DONE)
 
     def _check_connection(self) -> None:
@@ -125,6 +127,8 @@ class Agent:
             self._answer(self._prepare, frame.fields)
         elif frame.kind is Kind.START:
             self._answer(self._start, frame.fields)
+        elif self._job is not None and frame.kind is Kind.FILE:
+            self._received.add(frame.append_to(self._job.directory))
         elif self._host is not None:
             if frame.kind is Kind.SIGNAL:
                 self._host.signal(frame.fields)
@@ -183,6 +187,13 @@ class Agent:
             )
             self._channel.send_fields(Kind.STARTED, pid, own["rank"])
         job.release_listener()
+
+    def _send_files(self) -> None:
+        # What ranks left for the launcher, if it gave them something to begin with.
+        if self._job is not None and self._received:
+            for path in self._job.files():
+                if path.name not in self._received and path.is_file():
+                    self._channel.send_file(path)
 
     def _lose_launcher(self) -> None:
         self._is_lost = True

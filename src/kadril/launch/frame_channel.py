@@ -14,9 +14,11 @@ from __future__ import annotations
 import enum
 import json
 import os
+import re
 import selectors
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = ["MARK", "Frame", "FrameChannel", "Kind"]
@@ -24,6 +26,8 @@ __all__ = ["MARK", "Frame", "FrameChannel", "Kind"]
 MARK = b"\0kadril agent\0"
 HEADER = struct.Struct("!cII")
 READ_BYTES = 1 << 16
+
+FILE_BYTES = 1 << 20
 
 # A frame is a piece of output, or the description of a job with its variables.
 MAX_PAYLOAD = 64 << 20
@@ -34,6 +38,7 @@ class Kind(enum.Enum):
 
     # from the launcher
     JOB = b"J"  # what to run; the agent gets everything ready and answers READY or REFUSED
+    FILE = b"L"  # a piece of a file in the job's directory, and back; "name\0" comes before it
     START = b"S"  # where ranks meet; the ranks are started
     SIGNAL = b"G"  # a signal to pass on
     STOP = b"T"  # a signal that is meant to end the ranks
@@ -64,6 +69,21 @@ class Frame(NamedTuple):
     def fields(self) -> Any:
         """The payload as plain data."""
         return json.loads(self.payload)
+
+    def append_to(self, directory: Path) -> str:
+        """Add a piece of a file to that file in a directory, and return its name.
+
+        Raises:
+            ValueError: the name would lead out of the directory, or to a hidden file.
+        """
+        name, _, piece = self.payload.partition(b"\0")
+        text = name.decode()
+        if not re.fullmatch(r"\w[\w.-]*", text):
+            raise ValueError(f"{text!r} is no name of a file of a job")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with os.fdopen(os.open(directory / text, flags, 0o600), "wb") as file:
+            file.write(piece)
+        return text
 
 
 class FrameChannel:
@@ -114,6 +134,14 @@ class FrameChannel:
             self._pending += HEADER.pack(kind.value, rank, len(payload)) + payload
             if not self._writes:
                 self._write()
+
+    def send_file(self, path: Path) -> None:
+        """Send a file, in pieces."""
+        name = path.name.encode() + b"\0"
+        with path.open("rb") as file:
+            self.send(Kind.FILE, name)  # which may have nothing in it
+            while piece := file.read(FILE_BYTES):
+                self.send(Kind.FILE, name + piece)
 
     def send_fields(self, kind: Kind, fields: object, rank: int = 0) -> None:
         """Send a frame with plain data."""

@@ -17,16 +17,28 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from kadril.launch.leftovers import remove_directory
 from kadril.launch.options import LaunchError
+from kadril.launch.summary import Outcome
 
-__all__ = ["Job", "runtime_directory"]
+__all__ = ["Job", "JobFiles", "runtime_directory"]
 
 SECRET_BYTES = 32
 
 # `sun_path` of a unix socket address holds 108 bytes on Linux, with the zero that ends it.
 MAX_SOCKET_PATH = 107
+
+
+class JobFiles(Protocol):
+    """Files in the private directory of the job, by which ranks get and leave data."""
+
+    def write(self, directory: Path) -> None:
+        """Write what the ranks need; called before they start."""
+
+    def read(self, directory: Path, outcome: Outcome) -> None:
+        """Read what they left; called when all have ended, before the directory is removed."""
 
 
 class Job:
@@ -35,6 +47,7 @@ class Job:
     Attributes:
         id: hex text that names the job; not secret.
         size: number of ranks.
+        secret: the bytes that its ranks know each other by.
         directory: the private directory.
         listener: the listening socket, between `open()` and `release_listener()`.
         rendezvous: where the ranks meet.
@@ -53,7 +66,7 @@ class Job:
         """
         self.id = job_id or os.urandom(8).hex()
         self.size = size
-        self._secret = secret or os.urandom(SECRET_BYTES)
+        self.secret = secret or os.urandom(SECRET_BYTES)
         self._meets_here = meets_here
         self.directory = runtime_directory(os.environ) / f"kadril-{self.id}"
         self.listener: socket.socket | None = None
@@ -88,7 +101,7 @@ class Job:
         self.directory.mkdir(mode=0o700)
         descriptor = os.open(self.secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(descriptor, self._secret)
+            os.write(descriptor, self.secret)
         finally:
             os.close(descriptor)
         if self._meets_here:
@@ -110,6 +123,11 @@ class Job:
         """Remove everything. May be called again."""
         self.release_listener()
         remove_directory(self.directory)
+
+    def files(self) -> list[Path]:
+        """Return the files in the directory that are not the job's own."""
+        own = (self.secret_path, self.socket_path)
+        return sorted(path for path in self.directory.iterdir() if path not in own)
 
     def identity(self, rank: int, local_rank: int, local_size: int) -> dict[str, str]:
         """Return the variables that tell a rank who it is and where it meets the others."""

@@ -6,23 +6,22 @@ import os
 import resource
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
 from kadril.launch.cpu_topology import this_topology
 from kadril.launch.guardian import Guardian
-from kadril.launch.job import Job
+from kadril.launch.job import Job, JobFiles
 from kadril.launch.local_host import LocalHost, RankStart
 from kadril.launch.options import LaunchError, RunOptions
 from kadril.launch.program import check_program, with_python
 from kadril.launch.rank_environment import rank_environment
 from kadril.launch.rank_file import PlacedRank, format_numbers
 from kadril.launch.signal_inbox import SignalInbox
-from kadril.launch.summary import Outcome, exit_code
+from kadril.launch.summary import exit_code
 from kadril.launch.supervisor import Supervisor
 
-__all__ = ["JobFiles", "run", "run_command"]
+__all__ = ["run", "run_command"]
 
 
 def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
@@ -47,30 +46,15 @@ def run_command(command: Sequence[str], num_ranks: int, **options: Any) -> int:
     return run(RunOptions(command=tuple(command), num_ranks=num_ranks, **options))
 
 
-class JobFiles(Protocol):
-    """Files in the private directory of the job, by which ranks get and leave data."""
-
-    def write(self, directory: Path) -> None:
-        """Write what the ranks need; called before they start."""
-
-    def read(self, directory: Path, outcome: Outcome) -> None:
-        """Read what they left; called when all have ended, before the directory is removed."""
-
-
 def run(options: RunOptions, files: JobFiles | None = None) -> int:
     """Run a program on many ranks; see `run_command`."""
     occupy_standard_descriptors()
     check_descriptor_limit(options)
     if options.placement is not None and options.placement.needs_ssh:
-        if files is not None:
-            raise LaunchError(
-                "functions are called on ranks of this host only; for several hosts, put the"
-                " function into a program and start it with `kadril run`"
-            )
         # Imported here: a job of this host alone needs nothing of it.
         from kadril.launch.several_hosts import run_on_hosts
 
-        return run_on_hosts(options)
+        return run_on_hosts(options, files)
     check_program(options.command)
     command = with_python(options.command)
     environment = rank_environment(options, os.environ)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from kadril.launch.agent import WINDOW
@@ -52,8 +53,18 @@ class RemoteHost:
         selector: selectors.BaseSelector,
         output: Output,
         tell: Callable[[str], None],
+        store: Path,
     ) -> None:
         """Start the agent.
+
+        Args:
+            plan: the ranks of the host.
+            command: that runs the agent.
+            guardian: is told of it.
+            selector: of the event loop.
+            output: takes what the ranks write.
+            tell: takes what the launcher does, for users who want to know.
+            store: directory for files that ranks leave, if they were sent some.
 
         Raises:
             LaunchError: there is no such program as the first word of the command.
@@ -69,6 +80,7 @@ class RemoteHost:
         self.exit_code: int | None = None
         self._output = output
         self._tell = tell
+        self._store = store
         self._selector = selector
         self._ended: list[EndedRank] = []
         self._alive: set[int] = set()  # ranks that were told to start and have not ended
@@ -106,6 +118,10 @@ class RemoteHost:
     def prepare(self, fields: dict[str, Any]) -> None:
         """Have the agent get everything ready."""
         self._channel.send_fields(Kind.JOB, fields)
+
+    def send_file(self, path: Path) -> None:
+        """Have the agent put a file into the directory of the job."""
+        self._channel.send_file(path)
 
     def start(self, rendezvous: str) -> None:
         """Have the agent start its ranks."""
@@ -192,6 +208,8 @@ class RemoteHost:
             self.hello = frame.fields
         elif frame.kind is Kind.READY:
             self.ready = frame.fields
+        elif frame.kind is Kind.FILE:
+            frame.append_to(self._store)
         elif frame.kind is Kind.STARTED:
             self._tell(f"rank {frame.rank} is process {frame.fields} on host {self.name}")
         elif frame.kind is Kind.REFUSED:

@@ -20,7 +20,7 @@ from kadril.errors import ConfigError
 from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
 from kadril.launch.cpu_topology import CpuTopology
 from kadril.launch.guardian import Guardian
-from kadril.launch.job import SECRET_BYTES, Job
+from kadril.launch.job import Job, JobFiles
 from kadril.launch.options import LaunchError, RunOptions, SshOptions
 from kadril.launch.placement import Placement
 from kadril.launch.program import with_python
@@ -34,8 +34,12 @@ from kadril.launch.supervisor import Supervisor
 __all__ = ["run_on_hosts"]
 
 
-def run_on_hosts(options: RunOptions) -> int:
+def run_on_hosts(options: RunOptions, files: JobFiles | None = None) -> int:
     """Run a program on ranks of several hosts and return the exit code; see `run_command`.
+
+    Args:
+        options: what was asked for.
+        files: by which ranks get and leave data; they travel with the job.
 
     Raises:
         LaunchError: a host cannot be reached, or lacks what is needed; nothing was started.
@@ -44,26 +48,38 @@ def run_on_hosts(options: RunOptions) -> int:
     if placement is None:
         raise ConfigError("ranks have no hosts; give -H, --hostfile or -rf")
     environment = rank_environment(options, os.environ)
-    job = Job(options.num_ranks, meets_here=False)  # which is opened by the agents
+    job = Job(options.num_ranks, meets_here=False)
     with (
         SignalInbox() as inbox,
         Guardian(job) as guardian,
+        job,
         Supervisor(options, inbox) as supervisor,
     ):
+        if files is not None:
+            files.write(job.directory)
         for warning in environment.warnings:
             supervisor.output.notice(warning)
-        hosts = connect(placement, options.ssh, guardian, supervisor)
+        hosts = connect(placement, options.ssh, guardian, supervisor, job.directory)
         check_hosts(hosts)
         plans = plan_ranks(hosts, options, environment, supervisor)
         rendezvous = prepare(hosts, plans, job, options, environment, supervisor)
-        supervisor.tell(f"job {job.id} meets at {rendezvous or 'a socket of its host'}")
+        supervisor.tell(f"the job meets at {rendezvous or 'a socket of its host'}")
         for host in hosts:
+            for path in job.files():
+                host.send_file(path)
             host.start(rendezvous)
-        return exit_code(supervisor.run())
+        outcome = supervisor.run()
+        if files is not None:
+            files.read(job.directory, outcome)
+        return exit_code(outcome)
 
 
 def connect(
-    placement: Placement, options: SshOptions, guardian: Guardian, supervisor: Supervisor
+    placement: Placement,
+    options: SshOptions,
+    guardian: Guardian,
+    supervisor: Supervisor,
+    store: Path,
 ) -> list[RemoteHost]:
     """Start an agent on every host, and wait until all have answered.
 
@@ -75,7 +91,7 @@ def connect(
         command = agent_command(plan.name, plan.is_here, options)
         supervisor.tell(f"host {plan.name}: {' '.join(command)}")
         host = RemoteHost(
-            plan, command, guardian, supervisor.selector, supervisor.output, supervisor.tell
+            plan, command, guardian, supervisor.selector, supervisor.output, supervisor.tell, store
         )
         hosts.append(host)
         supervisor.add(host)
@@ -203,14 +219,15 @@ def prepare(
     Raises:
         LaunchError: a host lacks the program, the directory or the interface.
     """
-    secret = os.urandom(SECRET_BYTES)
+    # Not that of the launcher's own directory: the agent of this host makes one beside it.
+    job_id = os.urandom(8).hex()
     address = address_of_first(hosts)
     for number, host in enumerate(hosts):
         host.prepare(
             {
-                "job": job.id,
+                "job": job_id,
                 "size": options.num_ranks,
-                "secret": secret.hex(),
+                "secret": job.secret.hex(),
                 "command": with_python(options.command),
                 "directory": os.fspath(Path.cwd()),
                 "variables": environment.variables | interface_variables(options, environment),
