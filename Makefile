@@ -12,6 +12,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DARCY_DATA := neuraloperator==0.3.0
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 PYTEST := $(BIN)/python -m pytest
+# Tests start hundreds of interpreters: each would compile every file of kadril and of the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 QUICK := $(PYTEST) -m "not faults and not long" --require-mpi --slowest 10
 
 .DELETE_ON_ERROR:
