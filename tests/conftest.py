@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import time
 from collections import defaultdict
@@ -56,6 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slowest", type=int, default=0, metavar="N", help=text)
     text = "share the tests with another session: take files from this end, by claims in DIR"
     parser.addoption("--lane", nargs=2, default=None, metavar=("first|last", "DIR"), help=text)
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules of all tests out of garbage collection: each check for leaks makes one."""
+    gc.collect()
+    gc.freeze()
 
 
 # ---- two sessions that share the tests: one takes files from the first on, one from the last -----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import pickle
 import sys
@@ -34,6 +35,7 @@ class RequestHandler:
         self.connection = connection
         self.communicator = communicator
         self.worlds: dict[WorldKey, World] = {}
+        self.num_frozen_modules = 0
 
     def answer(self, number: int, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong is part of the answer."""
@@ -78,10 +80,22 @@ class RequestHandler:
         """Call the function of a test with its world."""
         sys.path[:] = request.import_path
         function = load(request.target)
+        self.freeze_modules()
         positional, keywords, filters = pickle.loads(request.payload)
         world = self.worlds[request.key]
         with warning_filters(filters), lent(world):
             return function(world, *positional, **keywords)
+
+    def freeze_modules(self) -> None:
+        """Take what was imported since the last test out of garbage collection.
+
+        A collection looks at all objects of torch and its compiler, which takes 0.2 s; tests, and
+        trainers under test, ask for many.
+        """
+        if len(sys.modules) > self.num_frozen_modules:
+            gc.collect()  # what is garbage now would stay for ever
+            gc.freeze()
+            self.num_frozen_modules = len(sys.modules)
 
     def abandon(self, request: Abandon) -> None:
         """Give a world up for those who still wait in it."""
