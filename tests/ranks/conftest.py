@@ -1,13 +1,23 @@
-"""What the conformance tests need of pytest: an order by world, and transports by name."""
+"""What tests on ranks need of pytest: which worlds are for every day, their order, transports."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from kadril.testing import RankPool
 from kadril.testing.pool import Unavailable
+
+HERE = Path(__file__).parent
+
+# Sizes of worlds for every day, of a test that has several on such a transport. What depends on the
+# number of ranks is one code for all networks (`NetworkTransport`), and what a carrier does for an
+# exchange does not depend on it: so all of these together see each size on a network, and each
+# carrier. `make faults` has every pair.
+EVERYDAY_SIZES = {"c10d": {1, 3}, "mpi:openmpi": {2}, "mpi:mpich": {4}}
 
 
 @pytest.fixture
@@ -38,8 +48,30 @@ def in_order_of_worlds(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=lambda item: worlds.index(world_of(item)))
 
 
+def mark_rare_worlds(items: Sequence[pytest.Item]) -> None:
+    """Mark tests in worlds that are not for every day as `long`."""
+    worlds = []
+    sizes: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        world = None if callspec is None else callspec.params.get("world")
+        if world is not None and item.path.is_relative_to(HERE):
+            test = (item.nodeid.partition("[")[0], world.key.transport)
+            worlds.append((item, test, world.key))
+            sizes[test].add(world.key.size)
+    for item, test, key in worlds:
+        everyday = EVERYDAY_SIZES.get(key.transport, sizes[test])
+        if key.size not in (everyday & sizes[test] or {max(sizes[test])}):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pool keeps a few worlds; a test that comes back to another has to open it again."""
+    """Mark rare worlds, and keep conformance tests of one world together.
+
+    The pool keeps a few worlds; a test that comes back to another has to open it again.
+    """
+    mark_rare_worlds(items)
     places = [place for place, item in enumerate(items) if world_of(item) is not None]
     for place, item in zip(places, in_order_of_worlds([items[i] for i in places]), strict=True):
         items[place] = item
