@@ -75,6 +75,8 @@ def test_what_has_no_effect_and_what_is_left_alone() -> None:
         (["-nodes", "2", "-racks", "2"], r"2 x 2 x 1 = 4, and there are 3 hosts"),
         (["-mode", "n:4x4"], r"-mode n:4x4 is for 4 x 4 = 16 ranks, and .* 2 x 3 x 1 x 1 = 6"),
         (["-racks", "-1"], "must be 1 or more"),
+        (["-H", "192.0.2.1:2,192.0.2.2:3"], "-H gives 2 or 3 slots of a host"),
+        (["-H", "192.0.2.1:4,192.0.2.2:4"], "-H gives 4 slots of a host"),
     ],
 )
 def test_what_is_refused(words: list[str], message: str) -> None:

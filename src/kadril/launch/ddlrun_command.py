@@ -37,7 +37,7 @@ from kadril.launch.command import read_exports
 from kadril.launch.cpu_topology import this_topology
 from kadril.launch.dimensions import format_dimensions, parse_dimensions
 from kadril.launch.host_options import SSH, split_words
-from kadril.launch.hosts import parse_hosts
+from kadril.launch.hosts import Host, parse_hosts
 from kadril.launch.launcher import run
 from kadril.launch.options import LaunchError, RunOptions, SshOptions
 from kadril.launch.placement import Placement
@@ -97,10 +97,10 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         placement = Placement.of(read_rank_file(words.rank_file), words.rank_file)
         dimensions = dimensions_of(placement, words)
     else:
-        hosts = [host.name for host in parse_hosts(words.hosts or "localhost")]
-        per_host = words.per_host or number_of_accelerators()
+        hosts = parse_hosts(words.hosts or "localhost")
+        per_host = ranks_per_host(hosts, words.per_host)
         dimensions = check_dimensions(per_host, len(hosts), words)
-        placement = Placement.of(place(dimensions, hosts))
+        placement = Placement.of(place(dimensions, [host.name for host in hosts]))
     exports = read_exports(words.exports, os.environ)
     if not words.no_options and "DDL_OPTIONS" not in exports:
         exports["DDL_OPTIONS"] = ddl_options(words.mode, dimensions, words.ddl_arguments)
@@ -114,6 +114,23 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         placement=placement,
         ssh=SshOptions(program=tuple(split_words(SSH, os.environ.get(SSH, "ssh")))),
     )
+
+
+def ranks_per_host(hosts: Sequence[Host], asked: int | None) -> int:
+    """Return how many ranks each host has.
+
+    Raises:
+        ConfigError: the hosts have slots, and not that many.
+    """
+    slots = {host.num_slots for host in hosts}
+    if slots == {1}:
+        return asked or number_of_accelerators()
+    if len(slots) > 1 or (asked is not None and {asked} != slots):
+        raise ConfigError(
+            f"-H gives {' or '.join(map(str, sorted(slots)))} slots of a host, and all hosts have"
+            " the same number of ranks, which -accelerators gives; a rank file (-rf) can say more"
+        )
+    return slots.pop()
 
 
 def number_of_accelerators() -> int:

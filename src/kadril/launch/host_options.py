@@ -50,7 +50,7 @@ def add_host_options(parser: argparse.ArgumentParser, add_option: Callable[..., 
         "--network-interfaces",
         dest="network_interface",
         metavar="NAME",
-        help="interface that hosts meet on; a name that all have, or an address of rank 0's host",
+        help="network interface that hosts meet on, by the name that all of them have for it",
     )
     add_option(group, "--port", type=int, metavar="N", help="port of rank 0's host (default: free)")
     add_option(group, "--ssh-args", metavar="TEXT", help="further arguments of ssh: =-4, '-F file'")

@@ -33,8 +33,8 @@ class SshOptions:
         program: the ssh program, with arguments that come first.
         arguments: further arguments, before the host.
         timeout: seconds a host has to answer.
-        interface: name or address of the network interface that ranks meet and talk on; where it
-            is empty, the one by which ssh reached rank 0's host.
+        interface: name of the network interface that ranks meet and talk on, on all hosts; where it
+            is empty, they meet at the address by which ssh reached rank 0's host.
         port: port of the rendezvous on rank 0's host; 0 takes a free one.
     """
 
