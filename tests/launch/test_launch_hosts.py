@@ -71,6 +71,18 @@ def test_a_rank_file_decides_about_hosts_order_and_cores(playground: HostPlaygro
     ]
 
 
+def test_ranks_of_two_hosts_are_a_world(playground: HostPlayground) -> None:
+    # Rank 0, where they meet, is not beside the launcher; interface and port are as asked for.
+    program = "import kadril; kadril.init(); print(kadril.rank(), kadril.current().layout.hosts)"
+    result = playground.run(
+        *("-H", "host1:1,host0:1", "--network-interface", "net0", "--port", "4322"),
+        *("python", "-c", program),
+    )
+    assert result.code == 0, result.err.decode()
+    lines = sorted(line for line in result.out.decode().splitlines() if "((" in line)
+    assert lines == ["[0] 0 ((0,), (1,))", "[1] 1 ((0,), (1,))"]
+
+
 def test_a_core_that_another_host_does_not_have(playground: HostPlayground) -> None:
     file = playground.write("many.rf", "rank 0=host0 slot=0:0\nrank 1=host1 slot=0:0-999\n")
     result = playground.run("-rf", file, "touch", "started")
