@@ -8,7 +8,7 @@ import shlex
 import pytest
 from example import EXAMPLES, launch_example, run_example, run_mpi
 
-WORDS = ("--mode", "-mode n:2x1 -dump_iter 40", "--check", "0.01")
+WORDS = ("--mode", "-mode n:2x1 -dump_iter 20", "--check", "0.01", "--batch", "50")
 
 
 def check_training(lines: list[str], way: str, num_epochs: int) -> None:
@@ -21,8 +21,8 @@ def check_training(lines: list[str], way: str, num_epochs: int) -> None:
     right = re.findall(r"learner (\d) of 2, device (\d) \(\S+\): (\d+\.\d)% right", text)
     assert sorted(each[:2] for each in right) == [("0", "0"), ("1", "1")], text
     assert len({share for *_, share in right}) == 1
-    assert float(right[0][2]) > 60  # one in ten by guessing
-    assert re.search(r"ddl: all-reduces 1 to 40, largest \S+ KiB: ", text), text
+    assert float(right[0][2]) > 25  # one in ten by guessing; an epoch has 40 steps
+    assert re.search(r"ddl: all-reduces 1 to 20, largest \S+ KiB: ", text), text
     assert "slowest learner" in text
 
 
@@ -55,4 +55,5 @@ def test_hybrid(num_ranks: int, num_hosts: int) -> None:
     held = [int(x) for line in lines for x in re.findall(r"momentum of (\d+) parameters", line)]
     (total,) = [int(x) for line in lines for x in re.findall(r"^(\d+) parameters on", line)]
     assert sum(held) == total, "each number of the momentum is on one rank"
-    assert any(f"ranks of {num_hosts} hosts" in line for line in lines)
+    kind = "tiered" if num_hosts > 1 else "shm"
+    assert any(f"ranks of {num_hosts} hosts over {kind}:" in line for line in lines)

@@ -88,5 +88,11 @@ def test_a_slow_link_stands_out() -> None:
     quick = [Link((0, 1), 0.010), Link((0, 2), 0.011)]
     assert find_slow_link([*quick, Link((1, 2), 0.012)]) is None
     slow = Link((1, 2), 0.050)
-    assert find_slow_link([*quick, slow]) is slow
+    assert find_slow_link([*quick, slow]) == (slow, None)
     assert find_slow_link([slow]) is None, "with two hosts there is nothing to compare with"
+
+
+def test_a_slow_uplink_is_told_from_a_slow_link() -> None:
+    """All links of such a host are slow, and with three hosts these are most of the links."""
+    links = [Link((0, 1), 0.010), Link((0, 2), 0.050), Link((1, 2), 0.052)]
+    assert find_slow_link(links) == (links[2], 2)

@@ -25,7 +25,7 @@ __all__ = ["Link", "find_slow_link", "pair_up", "probe_links"]
 
 PROBE_BYTES = 512 << 10
 NUM_TRIES = 2
-SLOW = 1.5  # times the median of all links
+SLOW = 1.5  # times as slow as the links that it is held against
 
 
 class Link(NamedTuple):
@@ -89,13 +89,25 @@ def exchange_time(transport: Transport, peer: int | None, num_bytes: int) -> flo
     return best
 
 
-def find_slow_link(links: Sequence[Link]) -> Link | None:
-    """The slowest link, where it stands out among the others."""
-    if len(links) < 2:
-        return None
-    slowest = max(links, key=lambda link: link.seconds)
-    return (
-        slowest
-        if slowest.seconds > SLOW * statistics.median(each.seconds for each in links)
-        else None
-    )
+def find_slow_link(links: Sequence[Link]) -> tuple[Link, int | None] | None:
+    """The slowest link, where it stands out among the others.
+
+    A host whose uplink is slow has no quick link at all. So the quickest link of each host tells of
+    its uplink, and a link that is slower than both of its uplinks is slow by itself.
+
+    Returns:
+        The link, and the host whose uplink is the cause; None for that where it is the link alone.
+    """
+    uplinks: dict[int, float] = {}
+    for link in links:
+        for host in link.hosts:
+            uplinks[host] = min(link.seconds, uplinks.get(host, link.seconds))
+    if len(uplinks) < 3:
+        return None  # two hosts have one link: there is nothing to compare it with
+    for link in sorted(links, key=lambda each: -each.seconds):
+        slower = max(link.hosts, key=uplinks.__getitem__)
+        if link.seconds > SLOW * uplinks[slower]:
+            return link, None
+        if uplinks[slower] > SLOW * statistics.median(uplinks.values()):
+            return link, slower
+    return None

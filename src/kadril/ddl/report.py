@@ -86,7 +86,9 @@ def describe_links(links: Sequence[Link], layout: Layout, hosts: Sequence[str]) 
 
     slow = find_slow_link(links)
     if slow is not None:
-        return shown(slow)
+        link, host = slow
+        cause = "" if host is None else f"; the uplink of {hosts[layout.hosts[host][0]]} is slow"
+        return f"{shown(link)}{cause}"
     if not links:
         return "not measured"
     slowest = max(links, key=lambda link: link.seconds)
