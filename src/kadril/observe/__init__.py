@@ -7,5 +7,6 @@ transports     which of them can work here, and why not
 system         cores, memory, limits, what the kernel offers
 environment    variables and launcher
 selftest       two real ranks: a sum, a mismatch, a death
+plan_report    `kadril doctor --plan`: an all-reduce over several hosts, as text
 machine        the facts about the machine by themselves; cgroup: limits of containers
 """

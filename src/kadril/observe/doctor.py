@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
+from kadril.errors import ConfigError
 from kadril.observe.environment import find_environment
 from kadril.observe.finding import Finding
 from kadril.observe.selftest import run_selftest
@@ -17,6 +18,8 @@ from kadril.observe.transports import find_transports
 from kadril.observe.versions import find_versions, probe_all
 
 __all__ = ["examine", "main"]
+
+WAYS = ("shares", "one step", "leaders")  # see `kadril.transport.tiers.tier_plan`
 
 COLORS = {"ok": "32", "note": "33", "bad": "1;31"}
 
@@ -69,12 +72,41 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--no-selftest", action="store_true", help="only look, start no ranks")
+    plan = parser.add_argument_group("the plan of an all-reduce over several hosts")
+    plan.add_argument("--plan", action="store_true", help="print it, and look at nothing")
+    plan.add_argument(
+        "--hosts", default="2,2", help="ranks per host: 3,2; or the ranks themselves: 0-2-4,1-3"
+    )
+    plan.add_argument("--bytes", default="64M", help="of the array of each rank: 1K, 64M, ...")
+    plan.add_argument("--tiers", default="", help="dimensions with racks: 2x2x2")
+    plan.add_argument(
+        "--way", choices=("auto", *WAYS), default="auto", help="auto goes by the number of bytes"
+    )
     return parser
+
+
+def print_plan(words: argparse.Namespace) -> int:
+    """Print the plan of an all-reduce and return the exit code."""
+    # Imported late: the rest of the doctor works without a transport.
+    from kadril.observe.plan_report import describe_plan, read_bytes, read_hosts
+    from kadril.transport.tiers.tier_plan import way_for
+
+    try:
+        num_bytes = read_bytes(words.bytes)
+        way = way_for(num_bytes) if words.way == "auto" else words.way
+        lines = describe_plan(read_hosts(words.hosts), num_bytes, way, tiers=words.tiers)
+        print("\n".join(lines))
+    except ConfigError as error:
+        print(f"kadril doctor --plan: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def main(argv: list[str]) -> int:
     """Run `kadril doctor` with these words and return its exit code."""
     words = make_parser().parse_args(argv)
+    if words.plan:
+        return print_plan(words)
     findings = examine(selftest=not words.no_selftest)
     if words.json:
         found = list(findings)

@@ -43,6 +43,7 @@ __all__ = [
     "held_counts",
     "make_plan",
     "pieces_of",
+    "way_for",
 ]
 
 
@@ -178,6 +179,16 @@ class TierPlan:
 
 
 Way: TypeAlias = Literal["shares", "one step", "leaders"]
+
+LEADER_BYTES = 16 << 10  # up to here fewer packets count for more than sharing them
+ONE_STEP_BYTES = 64 << 10  # up to here a step less counts for more than the least volume
+
+
+def way_for(num_bytes: int) -> Way:
+    """The way that arrays of a size take."""
+    if num_bytes <= LEADER_BYTES:
+        return "leaders"
+    return "one step" if num_bytes <= ONE_STEP_BYTES else "shares"
 
 
 @lru_cache(maxsize=256)

@@ -31,15 +31,13 @@ from kadril.transport.operands import CheckedMessage, CheckedReduction
 from kadril.transport.tiers.pipeline import Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
 from kadril.transport.tiers.tier_moves import TierBroadcast, TierGather
-from kadril.transport.tiers.tier_plan import Way
+from kadril.transport.tiers.tier_plan import way_for
 from kadril.transport.tiers.tier_reduce_scatter import TierReduceScatter
 from kadril.transport.tiers.tier_reduction import TierReduction, reduce_rows
 from kadril.transport.tiers.topology import Topology, read_dimensions
 
 __all__ = ["TieredTransport"]
 
-LEADER_BYTES = 16 << 10  # up to here fewer packets count for more than sharing them
-ONE_STEP_BYTES = 64 << 10  # up to here a step less counts for more than the least volume
 CHUNK_BYTES = 1 << 20
 
 BYTE = DTYPES["uint8"]
@@ -98,7 +96,7 @@ class TieredTransport(TierGroup):
                 result.copy_(self._reduce_in_meeting(call, kernel, given))
                 return
             self._agree(call)
-            way = self._way(source.nbytes)
+            way = way_for(source.nbytes)
             tiers = TierReduction(self, kernel, self.config.wire_dtype, way)
             self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
 
@@ -114,7 +112,7 @@ class TieredTransport(TierGroup):
                     result.copy_(total)
                 return
             self._agree(call)
-            way = self._way(source.nbytes)
+            way = way_for(source.nbytes)
             tiers = TierReduction(self, kernel, self.config.wire_dtype, way, root)
             self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
 
@@ -126,7 +124,7 @@ class TieredTransport(TierGroup):
         given, result = as_bytes(source.array), as_bytes(reduction.target.array)
         with self._calling(call):
             self._agree(call)
-            way = self._way(source.nbytes)
+            way = way_for(source.nbytes)
             tiers = TierReduceScatter(self, kernel, self.config.wire_dtype, way)
             self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
 
@@ -161,7 +159,7 @@ class TieredTransport(TierGroup):
                 data.copy_(self._agree(call, data)[root])
                 return
             self._agree(call)
-            tiers = TierBroadcast(self, self._way(data.numel()), root)
+            tiers = TierBroadcast(self, way_for(data.numel()), root)
             self._pipeline.run(tiers.chunks(data, self.chunk_bytes))
 
     def _run_allgatherv(
@@ -172,7 +170,7 @@ class TieredTransport(TierGroup):
         given, result = as_bytes(source.array), as_bytes(target.array)
         with self._calling(call):
             self._agree(call)
-            tiers = TierGather(self, self._way(result.numel()))
+            tiers = TierGather(self, way_for(result.numel()))
             self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
@@ -198,11 +196,6 @@ class TieredTransport(TierGroup):
             for peer, memory in packets
             if peer in self.local
         ]
-
-    def _way(self, num_bytes: int) -> Way:
-        if num_bytes <= LEADER_BYTES:
-            return "leaders"
-        return "one step" if num_bytes <= ONE_STEP_BYTES else "shares"
 
     # Groups.
 
