@@ -524,6 +524,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             return
         self.transport.barrier(name="close")  # no rank steps what another is about to copy
         self.let_go()
+        self._shards.close()
         self.transport.close()
 
     def let_go(self) -> None:

@@ -1,8 +1,9 @@
 """The step of the optimizer, overlapped with the gather of stepped parameters.
 
-Where ranks share the memory of the parameters a barrier is enough. Elsewhere each rank gathers what
-the others have stepped, bucket by bucket. A gather over a network is mostly waiting, so it runs in
-another thread beside the rest of the step:
+Where ranks share the memory of the parameters a barrier is enough. Where only those of a host do,
+they meet before they write, and gather what ranks of other hosts have stepped. Elsewhere each rank
+gathers what the others have stepped, bucket by bucket. A gather over a network is mostly waiting,
+so it runs in another thread beside the rest of the step:
 
     this thread      | step portion 0 | step portion 1 | step portion 2 |
     other thread                      | gather 0       | gather 1       | gather 2 |
@@ -41,6 +42,7 @@ def step_and_publish(
         thread: the thread that gathers beside the step; None to gather after it.
         arguments: further arguments of the optimizer's `step`.
     """
+    shards.meet_on_host()
     has_shared = any(bucket.is_shared for bucket in shards.buckets)
     if thread is None or has_shared or not may_be_portioned(optimizer):
         optimizer.step(**arguments)

@@ -56,6 +56,8 @@ class Bucket:
         pieces: pieces that this rank owns.
         keeps_shape: whether pieces are whole parameters in their shape, rather than flat ranges.
         is_shared: whether all ranks use the same memory, so that nothing has to be gathered.
+        is_shared_on_host: whether only the ranks of each host do: what is gathered from other hosts
+            is gathered once for all of them.
         mask: a bit for each of its parameters, at its place among all.
         is_filled: whether the gradient memory holds sums of this round.
         has_news: whether these have changed since the pieces were given them.
@@ -82,6 +84,7 @@ class Bucket:
         self.pieces: list[OwnPiece] = []
         self.keeps_shape = False
         self.is_shared = False
+        self.is_shared_on_host = False
         self.flat = torch.empty(0)
         self.is_filled = False
         self.has_news = False

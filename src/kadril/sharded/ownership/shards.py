@@ -43,6 +43,7 @@ class Shards:
         self._pieces: list[tuple[Piece, ...]] = []  # of all ranks, by parameter
         self._own: dict[int, OwnPiece] = {}
         self._bucket_of: list[Bucket] = []
+        self._host_group: Transport | None = None
 
     def add(self, parameters: ParameterList, options: list[str]) -> list[Bucket]:
         """Add the parameters of a list that are new; collective.
@@ -119,14 +120,9 @@ class Shards:
         block = share_block(self.transport, total) if self.shares else None
         with torch.no_grad():
             if block is None:
-                self.move_privately(buckets)
+                self.move_by_host(buckets, total)
                 return
-            begin = 0
-            flats = []
-            for bucket in buckets:
-                end = begin + bucket.plan.num_elements * bucket.dtype.itemsize
-                flats.append(block[begin:end].view(bucket.dtype))
-                begin += bucket.num_bytes
+            flats = cut_block(block, buckets)
             if self.transport.rank == 0:
                 for bucket, flat in zip(buckets, flats, strict=True):
                     bucket.fill(flat)
@@ -136,6 +132,30 @@ class Shards:
                 bucket.is_shared = True
             trim_heap()  # the memory that parameters had before
 
+    def move_by_host(self, buckets: list[Bucket], num_bytes: int) -> None:
+        """Move parameters to flat memory of each host, or of each rank; collective.
+
+        They get the values of rank 0. Where ranks of a host share the memory, a collective writes
+        the same bytes to it several times at most: a rank writes others to it only in `step()`, for
+        which all of them meet.
+        """
+        block = None
+        if self.shares and self.transport.memory_host is not None:
+            if self._host_group is None:
+                self._host_group = self.transport.split(self.transport.memory_host)
+            assert self._host_group is not None  # noqa: S101
+            block = share_block(self._host_group, num_bytes)
+        if block is None:
+            self.move_privately(buckets)
+            return
+        for bucket, flat in zip(buckets, cut_block(block, buckets), strict=True):
+            if self.transport.rank == 0:
+                bucket.fill(flat)
+            self.transport.broadcast(flat, 0, name=f"parameters.{bucket.number}")
+            bucket.bind(flat)
+            bucket.is_shared_on_host = True
+        trim_heap()
+
     def move_privately(self, buckets: list[Bucket]) -> None:
         """Move parameters to flat memory of this rank, with the values of rank 0; collective."""
         for bucket in buckets:
@@ -144,13 +164,27 @@ class Shards:
             self.transport.broadcast(flat, 0, name=f"parameters.{bucket.number}")
             bucket.bind(flat)
 
+    def meet_on_host(self) -> None:
+        """Wait for the ranks that share memory with this one only: they are about to write to it.
+
+        Collective among them; all of the others need not.
+        """
+        if any(bucket.is_shared_on_host for bucket in self.buckets):
+            assert self._host_group is not None  # noqa: S101
+            self._host_group.barrier(name="before the step")
+
+    def close(self) -> None:
+        """Let go of the group of this host; local."""
+        if self._host_group is not None:
+            self._host_group.close()
+
     def evacuate(self) -> None:
         """Move shared parameters to memory of this rank again; local."""
         with torch.no_grad():
             for bucket in self.buckets:
-                if bucket.is_shared:
+                if bucket.is_shared or bucket.is_shared_on_host:
                     bucket.bind(bucket.flat.clone())
-                    bucket.is_shared = False
+                    bucket.is_shared = bucket.is_shared_on_host = False
 
     def publish(self) -> None:
         """Make what each rank has written to its pieces visible to all; collective."""
@@ -206,3 +240,13 @@ class Shards:
             if number >= 0:
                 groups[number]["params"].append(own.tensor)
         return groups
+
+
+def cut_block(block: torch.Tensor, buckets: list[Bucket]) -> list[torch.Tensor]:
+    """The flat memory of each bucket in a block of shared memory."""
+    flats, begin = [], 0
+    for bucket in buckets:
+        end = begin + bucket.plan.num_elements * bucket.dtype.itemsize
+        flats.append(block[begin:end].view(bucket.dtype))
+        begin += bucket.num_bytes
+    return flats

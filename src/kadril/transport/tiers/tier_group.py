@@ -102,6 +102,7 @@ class TierGroup(NetworkTransport):
         self.topology = topology
         self.host = topology.host_of(self.rank)
         self.local = topology.hosts[self.host]
+        self.memory_host = self.host
         self.takes_any_thread = outer.takes_any_thread
         self._clock = TierClock()
         self.outer = outer
