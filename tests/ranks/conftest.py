@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 # number of ranks is one code for all networks (`NetworkTransport`), and what a carrier does for an
 # exchange does not depend on it: so all of these together see each size on a network, and each
 # carrier. `make faults` has every pair.
-EVERYDAY_SIZES = {"c10d": {1, 3}, "mpi:openmpi": {2}, "mpi:mpich": {4}}
+EVERYDAY_SIZES = {"c10d": {1, 3}, "mpi:openmpi": {2}, "mpi:mpich": {4}, "tiered": {3}}
 
 
 @pytest.fixture

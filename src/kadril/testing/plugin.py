@@ -2,7 +2,8 @@
 
 It is found by itself where kadril is installed. Fixtures: `rank_pool`, `no_leaks`, and `world` for
 tests marked with `@ranks`. Option `--require-mpi` (ini: `require_mpi`) turns the skip of tests
-whose MPI is not installed into a failure, for machines that must have it.
+whose MPI is not installed into a failure, for machines that must have it. `--over tiered` runs
+tests that ask for shared memory over another transport instead, and leaves out the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kadril.testing.decorator import ranks_options
+from kadril.testing.decorator import RanksOptions, ranks_options
 from kadril.testing.messages import WorldKey
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ class WorldRequest:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--require-mpi`."""
+    """Add `--require-mpi` and `--over`."""
     text = "fail, rather than skip, tests whose MPI is not installed"
     parser.getgroup("kadril").addoption("--require-mpi", action="store_true", help=text)
+    over = "run tests of shared memory over this transport instead, and no others"
+    parser.getgroup("kadril").addoption("--over", default="", metavar="TRANSPORT", help=over)
     parser.addini("require_mpi", text, type="bool", default=False)
 
 
@@ -47,10 +50,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = [
         WorldRequest(WorldKey(transport, size, options), asked.timeout)
         for size in asked.sizes
-        for transport in asked.transports
+        for transport in transports_of(asked, metafunc.config)
     ]
     names = [f"{one.key.size}-{one.key.transport}" for one in wanted]
     metafunc.parametrize("world", wanted, ids=names, indirect=True)
+
+
+def transports_of(asked: RanksOptions, config: pytest.Config) -> tuple[str, ...]:
+    """The transports that a test runs on."""
+    over: str = config.getoption("--over")
+    if not over:
+        return asked.transports
+    return (over,) if "shm" in asked.transports else ()
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +75,7 @@ def rank_pool(request: pytest.FixtureRequest) -> RankPool:
     for item in request.session.items:
         asked = ranks_options(getattr(item, "function", None))
         if asked is not None:
-            for transport in asked.transports:
+            for transport in transports_of(asked, request.config):
                 pool.expect(transport, max(asked.sizes))
     return pool
 

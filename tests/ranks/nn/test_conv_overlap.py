@@ -90,7 +90,7 @@ def test_drawn_cases(world: World) -> None:
     assert sum(map(lies, working)) > len(working) / 2
 
 
-@ranks(4, transports=TRANSPORTS)
+@ranks(4, transports=[*TRANSPORTS, "tiered"])
 def test_corners_on_all_transports(world: World) -> None:
     for mode in ("zeros", "circular"):
         for partition in [(1, 1, 2, 2), (2, 1, 1, 2), (1, 1, 4, 1)]:

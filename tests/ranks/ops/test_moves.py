@@ -16,7 +16,7 @@ from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 
 
-@ranks(4, transports=TRANSPORTS)
+@ranks(4, transports=[*TRANSPORTS, "tiered"])
 def test_repartition_of_any_layout(world: World) -> None:
     x = whole((7, 6, 5))
     layouts = [(1, 1, 1), (4, 1, 1), (1, 2, 2), (2, 2, 1), (1, 1, 4), (1, 3, 1)]
@@ -97,7 +97,7 @@ def test_blocks_that_do_not_fit(world: World) -> None:
     assert ops.halo_exchange(torch.ones(3, 4), P_x, [(1, 1), (0, 0)]).shape == (5, 4)
 
 
-@ranks(4, transports=TRANSPORTS)
+@ranks(4, transports=[*TRANSPORTS, "tiered"])
 def test_broadcast_and_sum_reduce(world: World) -> None:
     for few, many in [((1, 1), (2, 2)), ((1, 2), (2, 2)), ((2, 1), (2, 2)), ((2,), (2, 2))]:
         P_x, P_y = grid(world, few), grid(world, many)

@@ -13,7 +13,7 @@ from kadril.testing import ranks
 from kadril.world import World
 
 
-@ranks(2, 3, 4, transports=TRANSPORTS)
+@ranks(2, 3, 4, transports=(*TRANSPORTS, "tiered"))
 def test_static_sets(world: World) -> None:
     size, rank = world.size, world.rank
     first, rest = hvd.ProcessSet([0]), hvd.ProcessSet(list(range(1, size)))

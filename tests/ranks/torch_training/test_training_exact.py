@@ -61,7 +61,7 @@ def test_every_optimizer_has_the_bits_of_one_process(world: World) -> None:
         check_steps(momentum_sgd, hvd.Average, set_to_none=False)
 
 
-@ranks(2, 3, transports=("c10d", "mpi:openmpi"))
+@ranks(2, 3, transports=("c10d", "mpi:openmpi", "tiered"))
 @both_ways
 def test_the_same_on_other_transports(world: World) -> None:
     hvd.init()
