@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kadril import cli
 from kadril.ddl import command
 from kadril.ddl.dump_file import read_dump, write_dump
 from kadril.ddl.packing import DTYPE_OF_NAME
@@ -81,3 +82,5 @@ def test_damage_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     told = capsys.readouterr().err
     assert "is no whole file" in told
     assert "No such file" in told
+    assert cli.main(["ddl", "show", str(tmp_path / "ddl.dump000")]) == 1
+    assert "ddl.dump000 has no entry 'name'" in capsys.readouterr().err

@@ -32,6 +32,9 @@ def main(argv: list[str]) -> int:
     for path in words.paths:
         try:
             text = describe_dump(read_dump(path), max(words.neighbours, 0))
+        except KeyError as error:
+            print(f"kadril ddl show: the head of {path} has no entry {error}", file=sys.stderr)
+            code = 1
         except (OSError, ValueError) as error:
             print(f"kadril ddl show: {error}", file=sys.stderr)
             code = 1

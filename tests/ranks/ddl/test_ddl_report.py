@@ -72,7 +72,7 @@ def test_a_learner_that_is_slow_again_and_again_is_told_of(world: World) -> None
 def test_levels_of_talk(world: World) -> None:
     quiet = printed(world, "-mode n:2", 2)
     assert quiet == ""
-    told = printed(world, "-mode p -dbg_level 2", 2).splitlines()
+    told = printed(world, "-mode p -dbg_level 2 -dev_sync 2", 2).splitlines()
     if world.rank == 0:
         assert told[0].startswith("ddl: 2 learners on 1 host of 2, on ")
         assert re.fullmatch(r"ddl: all-reduce 2, 2000 bytes by shm all-reduce in .* ms", told[2])

@@ -1,4 +1,4 @@
-"""-dump_iter of `kadril.ddl` on three hosts, of which one has a slow uplink: it is named."""
+"""Programs of `kadril.ddl` and its examples on hosts with links of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from host_playground import HostPlayground
 
 from kadril.testing import hosts
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.long
 
@@ -42,3 +44,20 @@ def test_the_slow_uplink_is_named(tmp_path: Path) -> None:
     assert match is not None, text
     assert match[0].endswith("the uplink of host2 is slow")
     assert float(match[1]) < 5.0  # 20 Mbit/s are 2.5 MB/s, and the bucket of the shaper is free
+
+
+@pytest.mark.timeout(300)
+def test_the_hybrid_on_two_hosts(tmp_path: Path) -> None:
+    """Data, space, optimizer and tiers at once; every rank compares with one process."""
+    with hosts(2, ranks=4, shared=[tmp_path]) as net:
+        assert net.ssh_config  # or skip with the reason
+        playground = HostPlayground(net, tmp_path)
+        try:
+            words = ("--no-prefix", "-H", net.slots, "python", str(EXAMPLES / "hybrid.py"))
+            result = playground.start(*words).finish(timeout=250)
+        finally:
+            playground.close()
+    lines = result.out.decode().splitlines()
+    assert result.code == 0, result.err.decode()
+    assert sum("momentum of" in line for line in lines) == 8
+    assert any("on 8 ranks of 2 hosts over tiered: as one process trains them" in x for x in lines)
