@@ -22,7 +22,7 @@ __all__ = ["Config"]
 
 # Every transport there is, by name; a ":<backend>" may follow that of c10d, and the name of the
 # transport between hosts that of tiered.
-TRANSPORTS = ("alone", "shm", "c10d", "mpi", "tiered")
+TRANSPORTS = ("alone", "shm", "c10d", "mpi", "tcp", "tiered")
 
 # Set by the launcher for its ranks, or read elsewhere; they are not options.
 IDENTITY_VARIABLES = frozenset(
@@ -52,11 +52,15 @@ class Config:
     """Options of one world.
 
     Attributes:
-        transport: "auto", "alone", "shm", "c10d", "c10d:<backend>", "mpi", "tiered" or
-            "tiered:<transport between hosts>".
+        transport: "auto", "alone", "shm", "c10d", "c10d:<backend>", "mpi", "tcp",
+            "tiered" or "tiered:<transport between hosts>".
         patience: seconds a collective waits for a rank that is alive before it raises `Stalled`.
         stall_warning: seconds after which a waiting collective logs which ranks it waits for.
         connect_timeout: seconds ranks have to find each other in `init()`.
+        link_timeout: seconds after which a connection between hosts is given up if the other host
+            answers nothing; its rank is `PeerLost` then. Of transport tcp.
+        interface: name or address of the network interface to listen on and to connect from, on
+            hosts with several; of transport tcp.
         shared_capacity: bytes of address space reserved per rank for shared memory; memory itself
             is taken only as it is used. 0 means as many bytes as the machine has.
         shared_backing: "memfd", "named" (a file in /dev/shm, for kernels without memfd) or "auto".
@@ -85,6 +89,8 @@ class Config:
     patience: float = 300.0
     stall_warning: float = 10.0
     connect_timeout: float = 120.0
+    link_timeout: float = 10.0
+    interface: str = ""
     shared_capacity: int = 0
     shared_backing: str = "auto"
     spin: str = "auto"
@@ -101,7 +107,7 @@ class Config:
     fault: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("patience", "stall_warning", "connect_timeout"):
+        for name in ("patience", "stall_warning", "connect_timeout", "link_timeout"):
             if getattr(self, name) <= 0:
                 raise ConfigError(
                     f"{variable(name)} must be more than 0 seconds, got {getattr(self, name)}"

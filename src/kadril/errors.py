@@ -82,6 +82,7 @@ class PeerError(KadrilError):
         name: the name given to that call, or an empty string.
         elapsed: seconds spent waiting in that call.
         event: the part of the message that says what happened, without the call; may be empty.
+        host: name of that peer's host; empty where it is not known, or all ranks are on one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class PeerError(KadrilError):
         name: str = "",
         elapsed: float = 0.0,
         event: str = "",
+        host: str = "",
     ) -> None:
         super().__init__(message)
         self.rank = rank
@@ -100,6 +102,7 @@ class PeerError(KadrilError):
         self.name = name
         self.elapsed = elapsed
         self.event = event
+        self.host = host
 
 
 class PeerLost(PeerError):  # noqa: N818 - reads as what happened, like KeyboardInterrupt
@@ -130,10 +133,17 @@ class Stalled(PeerError):  # noqa: N818
         name: str = "",
         elapsed: float = 0.0,
         event: str = "",
+        host: str = "",
         state: str = "late",
     ) -> None:
         super().__init__(
-            message, rank=rank, operation=operation, name=name, elapsed=elapsed, event=event
+            message,
+            rank=rank,
+            operation=operation,
+            name=name,
+            elapsed=elapsed,
+            event=event,
+            host=host,
         )
         self.state = state
 

@@ -24,7 +24,7 @@ __all__ = [
     "uneven_counts",
 ]
 
-TRANSPORTS = ("shm", "c10d", "mpi:openmpi", "mpi:mpich", "tiered")
+TRANSPORTS = ("shm", "c10d", "tcp", "mpi:openmpi", "mpi:mpich", "tiered")
 
 # Every test of the conformance suite runs on worlds of these sizes, on every transport.
 on_all_transports = ranks(1, 2, 3, 4, transports=TRANSPORTS, timeout=100.0)

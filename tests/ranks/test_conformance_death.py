@@ -1,7 +1,8 @@
 """A rank dies or stops: the others raise, with its rank, on every transport that can tell.
 
 For shared memory `tests/faults` does this at every point of every collective. Here: gloo, whose
-messages name no rank, and MPI with fault tolerance. Without that, MPI ends the whole job.
+messages name no rank, our own connections, and MPI with fault tolerance. Without that, MPI ends the
+whole job.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from kadril.world import World
 BOUND = 2.0  # seconds; a roll call of the survivors is in it
 
 COUNTS = {"meeting": 3, "packets": 3_000_000}
+
+CARRIERS = ("c10d", "tcp")
 
 
 def allreduce_for_ever(world: World, count: int) -> None:
@@ -59,8 +62,9 @@ def check_survivors(outcomes: list[Outcome], victim: int) -> None:
 
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 1), (4, 3)])
-def test_death_in_a_collective_over_gloo(size: int, victim: int, count: int) -> None:
-    with Ranks(size, transport="c10d", patience=20.0) as ranks:
+@pytest.mark.parametrize("transport", CARRIERS)
+def test_death_in_a_collective(transport: str, size: int, victim: int, count: int) -> None:
+    with Ranks(size, transport=transport, patience=20.0) as ranks:
         ranks.start(allreduce_for_ever, count)
         ranks.wait_mark("running")
         ranks.signal(victim, signal.SIGKILL)
@@ -82,9 +86,10 @@ def test_death_in_the_middle_of_a_packet() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_death_of_a_rank_that_is_waited_for(victim: int) -> None:
-    # Rank 0 takes the store with it, and so the notes by which the others would name it.
-    with Ranks(3, transport="c10d", patience=20.0) as ranks:
+@pytest.mark.parametrize("transport", CARRIERS)
+def test_death_of_a_rank_that_is_waited_for(transport: str, victim: int) -> None:
+    # Rank 0 of c10d takes the store with it, and so the notes by which the others would name it.
+    with Ranks(3, transport=transport, patience=20.0) as ranks:
         ranks.start(wait_for_rank, victim)
         ranks.wait_mark("running")
         ranks.signal(victim, signal.SIGKILL)
@@ -92,8 +97,9 @@ def test_death_of_a_rank_that_is_waited_for(victim: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
-def test_a_stopped_rank_is_late(count: int) -> None:
-    with Ranks(3, transport="c10d", patience=1.0) as ranks:
+@pytest.mark.parametrize("transport", CARRIERS)
+def test_a_stopped_rank_is_late(transport: str, count: int) -> None:
+    with Ranks(3, transport=transport, patience=1.0) as ranks:
         ranks.start(allreduce_for_ever, count)
         ranks.wait_mark("running")
         ranks.signal(1, signal.SIGSTOP)

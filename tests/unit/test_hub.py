@@ -184,7 +184,9 @@ def test_a_rank_that_two_processes_claim(place: Place, monkeypatch: pytest.Monke
     monkeypatch.setattr(gathering, "LINGER_SECONDS", 0.2)  # rank 2 never comes
     outcomes = [Outcome(lambda r=rank: place.open(r, 3)) for rank in (0, 1, 1)]
     for text in texts(outcomes):
-        assert f"two processes claim rank 1: {os.getpid()} and {os.getpid()}" in text
+        assert (
+            f"two processes claim rank 1: process {os.getpid()} and process {os.getpid()}" in text
+        )
 
 
 @pytest.mark.parametrize(("rank", "size"), [(5, 2), (2**32 - 1, 2), (0, 2)])

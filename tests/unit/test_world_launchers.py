@@ -94,7 +94,7 @@ def test_labels_part_the_ranks_of_kadril_run(tmp_path: Path) -> None:
     for rank, ((facts,), place) in enumerate(zip(written(tmp_path, 3), places, strict=True)):
         local_rank, local_size, cross_rank, cross_size = place
         assert facts == {
-            **one_host(rank, 3, "c10d", "kadril run"),
+            **one_host(rank, 3, "tiered", "kadril run"),
             "local_rank": local_rank,
             "local_size": local_size,
             "cross_rank": cross_rank,

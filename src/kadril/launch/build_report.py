@@ -97,8 +97,9 @@ def transports(probes: Probes) -> Iterator[Line]:
         yield Line(topic, f"c10d:{backend}", is_there, remark)
     remark = probes.mpi.error or "for ranks that mpirun or srun has started"
     yield Line(topic, "mpi", not probes.mpi.error, remark)
-    can_tier = not reason and ("gloo" in backends or not probes.mpi.error)
-    yield Line(topic, "tiered", can_tier, "ranks of several hosts: shm inside, c10d or mpi between")
+    yield Line(topic, "tcp", not probes.torch.error, "for ranks that share a secret")
+    remark = "ranks of several hosts: shm inside; tcp, c10d or mpi between"
+    yield Line(topic, "tiered", not reason, remark)
 
 
 def print_build_report(*, as_json: bool = False) -> None:

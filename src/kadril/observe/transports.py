@@ -30,17 +30,17 @@ def find_transports(probes: Probes) -> Iterator[Finding]:
         reason = probes.torch.error or "this torch was built without gloo"
         remedy = "needed beyond one host; install a torch with distributed support"
         yield Finding(TOPIC, "c10d", f"not available: {reason}", "note", remedy)
-    carriers = [
-        name
-        for name, is_there in (("c10d", "gloo" in backends), ("mpi", not probes.mpi.error))
-        if is_there
-    ]
-    if carriers and not why_no_shm(probes):
-        yield Finding(
-            TOPIC, "tiered", f"available: shm inside a host, {' or '.join(carriers)} between hosts"
-        )
+    if probes.torch.error:
+        yield Finding(TOPIC, "tcp", "not available: torch cannot be loaded", "note", "install it")
     else:
-        remedy = "needs shm, and c10d or mpi: see there"
+        yield Finding(TOPIC, "tcp", "available, for ranks that share a secret")
+    present = {"tcp": not probes.torch.error, "c10d": "gloo" in backends}
+    present["mpi"] = not probes.mpi.error
+    carriers = " or ".join(name for name, is_there in present.items() if is_there)
+    if carriers and not why_no_shm(probes):
+        yield Finding(TOPIC, "tiered", f"available: shm inside a host, {carriers} between hosts")
+    else:
+        remedy = "needs shm, and tcp, c10d or mpi: see there"
         yield Finding(TOPIC, "tiered", "not available", "note", remedy)
     if probes.mpi.error:
         remedy = "optional; see mpi4py above"

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kadril.errors import StateError
 from kadril.testing.fork_client import current_fork_client
@@ -45,6 +45,9 @@ from kadril.testing.target import locate
 from kadril.testing.worker import STACK_SIGNAL, output_path, stack_path
 from kadril.testing.worker_pool import PoolError
 from kadril.testing.worlds import world_key
+
+if TYPE_CHECKING:
+    from kadril.testing.host_network import HostNetwork
 
 __all__ = ["ErrorReport", "Outcome", "Ranks", "fault_points", "gate", "mark"]
 
@@ -76,14 +79,26 @@ class Ranks:
 
     Args:
         size: how many.
-        transport: of the world that functions get as their first argument: "shm" or "c10d". With
-            None there is no world, and functions get `rank` and `size` as their first two
+        transport: of the world that functions get as their first argument: "shm", "c10d" or "tcp".
+            With None there is no world, and functions get `rank` and `size` as their first two
             arguments.
+        hosts: where the ranks are, in the order of the hosts, as many as each is to have; they
+            meet over the network then. They see the machine's files and processes.
         options: options of `kadril.config.Config` for the world, such as `patience=0.5`.
     """
 
-    def __init__(self, size: int, *, transport: str | None = "shm", **options: object) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        transport: str | None = "shm",
+        hosts: HostNetwork | None = None,
+        **options: object,
+    ) -> None:
         self.size = size
+        self.hosts = [] if hosts is None else [h for h in hosts.hosts for _ in range(h.ranks)]
+        if hosts is not None and len(self.hosts) != size:
+            raise ValueError(f"{hosts.slots} has {len(self.hosts)} ranks, and {size} are asked for")
         self.key = None if transport is None else world_key(transport, size, options)
         self.outcomes = [Outcome(rank) for rank in range(size)]
         self.connections: dict[int, Connection[Any, Any]] = {}
@@ -152,9 +167,10 @@ class Ranks:
             descriptors = [theirs.fileno()]
             if rank == 0 and self.rendezvous is not None:
                 descriptors.append(self.rendezvous.socket.fileno())
+            namespaces = self.hosts[rank].namespaces.files("net", "uts") if self.hosts else []
             with theirs:
                 self.outcomes[rank].pid = self.fork_client.fork(
-                    rank, self.directory, descriptors, self.hearer(rank)
+                    rank, self.directory, descriptors, self.hearer(rank), namespaces
                 )
         if self.rendezvous is not None:
             self.rendezvous.socket.close()  # rank 0 has it; if that dies, nobody must wait at ours
@@ -164,7 +180,8 @@ class Ranks:
         if self.rendezvous is None or self.key is None:
             return None
         place = self.rendezvous
-        return Open(self.key, rank, str(place.path), place.secret, place.job, rank == 0)
+        address = self.hosts[0].address if self.hosts else ""
+        return Open(self.key, rank, str(place.path), place.secret, place.job, rank == 0, address)
 
     def signal(self, rank: int, number: int) -> Ranks:
         """Send a signal to a rank; if it is SIGKILL or the like, this is the time of the fault.

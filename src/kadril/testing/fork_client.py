@@ -70,9 +70,11 @@ class ForkClient:
         directory: Path,
         descriptors: Sequence[int],
         listener: Callable[[Change], None],
+        namespaces: Sequence[str] = (),
     ) -> int:
         """Fork a rank; `listener` hears of its stops and its end. Returns its pid."""
-        pid = self.request(Fork(rank, os.fspath(directory)), descriptors).pid
+        request = Fork(rank, os.fspath(directory), tuple(namespaces))
+        pid = self.request(request, descriptors).pid
         self.listeners[pid] = listener
         return pid
 

@@ -29,10 +29,14 @@ class Load:
 
 @dataclasses.dataclass(frozen=True)
 class Fork:
-    """Fork a rank. With it come its connection and, for a rank that is to listen, a socket."""
+    """Fork a rank. With it come its connection and, for a rank that is to listen, a socket.
+
+    `namespaces` are files of those that it is to enter first.
+    """
 
     rank: int
     directory: str
+    namespaces: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

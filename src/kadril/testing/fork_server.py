@@ -34,6 +34,7 @@ PRELOADED = (
     "torch",
     "torch.distributed",
     "kadril.transport.shm",
+    "kadril.transport.tcp",
     "kadril.world",
     "kadril.testing.request_handler",
     "kadril.testing.faults",
@@ -97,7 +98,9 @@ class ForkServer:
                 end.close()
             connection: Connection[Any, Any] = Connection(descriptors[0])
             listener = socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
-            run_forked_rank(connection, listener, request.rank, Path(request.directory))
+            run_forked_rank(
+                connection, listener, request.rank, Path(request.directory), request.namespaces
+            )
         for descriptor in descriptors:
             os.close(descriptor)
         self.children.add(pid)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socket
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kadril.errors import StateError
 from kadril.testing.messages import Open, Target
+from kadril.testing.namespaces import enter_namespaces
 from kadril.testing.orphans import die_with_parent
 from kadril.testing.outcome import ErrorReport
 from kadril.testing.target import load
@@ -129,7 +131,11 @@ _rank: ForkedRank | None = None
 
 
 def run_forked_rank(
-    connection: Connection[Any, Any], listener: socket | None, rank: int, directory: Path
+    connection: Connection[Any, Any],
+    listener: socket | None,
+    rank: int,
+    directory: Path,
+    namespaces: Sequence[str],
 ) -> None:
     """Run a rank in a process that was just forked; does not return."""
     global _rank  # noqa: PLW0603 - a process is one rank
@@ -143,6 +149,7 @@ def run_forked_rank(
         # Not closed, so that it can be written to until the last moment.
         stacks = os.open(stack_path(directory, rank), os.O_WRONLY | os.O_CREAT, 0o600)
         faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
+        enter_namespaces(namespaces)
         _rank = ForkedRank(connection, listener)
         _rank.serve()
         if _rank.world is not None:

@@ -58,7 +58,10 @@ class Hello:
 
 @dataclasses.dataclass(frozen=True)
 class Open:
-    """Open a world; a listening socket follows for rank 0 where `listen` is true."""
+    """Open a world; a listening socket follows for rank 0 where `listen` is true.
+
+    Ranks on several hosts meet at `address`, rank 0's, instead of at `path`.
+    """
 
     key: WorldKey
     rank: int
@@ -66,6 +69,7 @@ class Open:
     secret: bytes
     job: str
     listen: bool
+    address: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ the network, mounts and files in memory that nobody else has.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from unittest import SkipTest
 
 from kadril.testing.leaks import parent_of
 
-__all__ = ["HostsUnavailable", "Namespaces", "child_of"]
+__all__ = ["HostsUnavailable", "Namespaces", "child_of", "enter_namespaces"]
 
 END_TIMEOUT = 10.0
 
@@ -85,12 +86,13 @@ class Namespaces:
         """
         if not self.descriptors or self.holder.poll() is not None:
             raise RuntimeError("the processes that hold this host have ended")
-        mine = f"/proc/{os.getpid()}/fd"
-        return [
-            "nsenter",
-            *(f"{KINDS[kind]}={mine}/{self.descriptors[kind]}" for kind in kinds or KINDS),
-            "--",
-        ]
+        entered = kinds or tuple(KINDS)
+        files = zip(entered, self.files(*entered), strict=True)
+        return ["nsenter", *(f"{KINDS[kind]}={file}" for kind, file in files), "--"]
+
+    def files(self, *kinds: str) -> list[str]:
+        """Files of some of the namespaces, for `enter_namespaces` in another process."""
+        return [f"/proc/{os.getpid()}/fd/{self.descriptors[kind]}" for kind in kinds]
 
     def network(self, *command: str) -> str:
         """Run a command that looks at or changes the network inside; returns its output.
@@ -137,6 +139,18 @@ def open_other(pid: int, kind: str) -> int:
             " touch it"
         )
     return descriptor
+
+
+def enter_namespaces(files: Sequence[str]) -> None:
+    """Enter namespaces, given as files, with this process, which must have one thread only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            if libc.setns(descriptor, 0) != 0:
+                raise OSError(ctypes.get_errno(), f"setns to {file}")
+        finally:
+            os.close(descriptor)
 
 
 def child_of(pid: int) -> int:

@@ -21,6 +21,9 @@ MAX_RANKS = 16
 PATIENCE = 20.0
 CONNECT_TIMEOUT = 30.0
 
+# Where rank 0 of a world on several hosts listens; its host has no other programs.
+PORT = 29400
+
 # What worlds of many ranks may have.
 POOL_TRANSPORTS = tuple(name for name in TRANSPORTS if name != "alone")
 
@@ -41,8 +44,11 @@ def world_key(transport: str, size: int, options: Mapping[str, object]) -> World
     return WorldKey(transport, size, tuple(sorted(options.items())))
 
 
-def world_config(key: WorldKey, rank: int) -> Config:
-    """Return the options of a rank of a test's world; not the environment's, so all are alike."""
+def world_config(key: WorldKey, rank: int, *, is_apart: bool = False) -> Config:
+    """Return the options of a rank of a test's world; not the environment's, so all are alike.
+
+    Ranks that are really on several hosts (`is_apart`) need no labels to tell these apart.
+    """
     transport = (
         key.transport.partition(":")[0] if key.transport.startswith("mpi") else key.transport
     )
@@ -53,7 +59,7 @@ def world_config(key: WorldKey, rank: int) -> Config:
         **dict(key.options),
     }
     hosts = options.pop("hosts", "round robin 2" if transport == "tiered" else "")
-    if hosts:
+    if hosts and not is_apart:
         options["host_label"] = f"host {host_of(hosts, key.size, rank)}"
     return Config(**options)
 
@@ -73,9 +79,19 @@ def host_of(hosts: str, size: int, rank: int) -> int:
 
 
 def open_world(request: Open, listener: socket | None) -> World:
-    """Open a world through the rendezvous that the session has made."""
-    from kadril.world import open_local
+    """Open a world through the rendezvous that the session has made, or at a port of rank 0."""
+    from kadril.world import open_local, open_remote
 
+    if request.address:
+        return open_remote(
+            request.rank,
+            request.key.size,
+            request.address,
+            PORT,
+            request.secret,
+            job=request.job,
+            config=world_config(request.key, request.rank, is_apart=True),
+        )
     return open_local(
         request.rank,
         request.key.size,

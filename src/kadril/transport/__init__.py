@@ -20,6 +20,8 @@
 | c10d.py | carried by gloo |
 | store_notes.py, waiter.py, kept_groups.py | its notes to other ranks, its thread, its groups |
 | device.py | carried by nccl and the like, on the device |
+| tcp.py, tcp_link.py, dialer.py | carried by connections of our own; one of them; who makes them |
+| keepalive.py, forked_sockets.py | how the end of a connection is noticed, children or not |
 | mpi.py, mpi_notices.py | carried by MPI; what groups on one communicator have in common |
 | tiers/ | several hosts: one transport inside a host, another between hosts |
 

@@ -60,6 +60,7 @@ class Transport(abc.ABC):
         memory_host: where only ranks of one host share memory, the number of this rank's host:
             `split(memory_host)` gives a transport whose ranks do. None elsewhere.
         on_late: told of the ranks that a call waits for; where None, they are logged.
+        hostnames: name of the host of each world rank, for errors; empty where all are on one.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Transport(abc.ABC):
     shared_memory: SharedMemory | None
     memory_host: int | None = None
     on_late: LateListener | None
+    hostnames: Sequence[str] = ()
 
     @property
     def tier_times(self) -> Mapping[str, float]:

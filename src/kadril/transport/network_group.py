@@ -35,13 +35,12 @@ from kadril.errors import (
     Stalled,
     TransportError,
     UnsupportedError,
-    name_ranks,
 )
 from kadril.transport.base import LateListener
 from kadril.transport.buffer import as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
-from kadril.transport.peer_errors import FailedCall, reason_given, revoked_text
+from kadril.transport.peer_errors import FailedCall, name_peers, reason_given, revoked_text
 from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["INLINE_BYTES", "Completion", "NetworkGroup", "Packet"]
@@ -63,7 +62,7 @@ class NetworkGroup(abc.ABC):
         rank: of this process, within the group.
         size: number of ranks.
         world_ranks: world rank of each rank of the group.
-        takes_any_thread, overlaps, reaches_devices, on_late: see `Transport`.
+        takes_any_thread, overlaps, reaches_devices, on_late, hostnames: see `Transport`.
         config: options of the world.
         num_calls: calls that this rank has begun; equal on all ranks that meet.
         num_completed: calls that it has ended with a result, or with a mismatch.
@@ -97,13 +96,15 @@ class NetworkGroup(abc.ABC):
         self._failure: KadrilError | None = None
         self._reason = ""  # given to revoke()
         self.on_late: LateListener | None = None
+        self.hostnames: Sequence[str] = ()
 
     def _report_late(self, late: Sequence[int], waited: float) -> None:
         """Tell whom a call waits for."""
         if self.on_late is not None:
             self.on_late(late, waited)
             return
-        logger.warning("%s has waited %.0f s for %s", self._call.text, waited, name_ranks(late))
+        who = name_peers(late, self.hostnames)
+        logger.warning("%s has waited %.0f s for %s", self._call.text, waited, who)
 
     # What an engine supplies.
 
@@ -281,7 +282,7 @@ class NetworkGroup(abc.ABC):
 
     def _failed_call(self, words: str = "") -> FailedCall:
         """Return the call that failed, from which errors about peers are made."""
-        return FailedCall(self._call, time.monotonic() - self._began, words)
+        return FailedCall(self._call, time.monotonic() - self._began, words, self.hostnames)
 
     # Agreement.
 

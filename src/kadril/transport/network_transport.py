@@ -236,7 +236,9 @@ class NetworkTransport(NetworkGroup, Transport):
             )
             ranks = [rank for _, rank in members]
             number = choices[ranks[0]][-1]
-            return self._subgroup(ranks, f"{self._num_splits}.{color}", number)
+            group = self._subgroup(ranks, f"{self._num_splits}.{color}", number)
+            group.hostnames = self.hostnames
+            return group
 
     def close(self) -> None:
         """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""

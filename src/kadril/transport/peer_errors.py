@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from kadril.errors import PeerError, PeerLost, Revoked, Stalled, TransportError, name_ranks
 from kadril.transport.call import Call
 
-__all__ = ["FailedCall", "reason_given", "revoked_text"]
+__all__ = ["FailedCall", "name_peers", "reason_given", "revoked_text"]
 
 GAVE_UP = " gave the group up: "
 NO_REASON = "it gave no reason"
@@ -24,15 +24,17 @@ class FailedCall(NamedTuple):
         call: what this rank called.
         elapsed: seconds since.
         words: what the engine below said, if anything.
+        hostnames: name of the host of each world rank, where there are several.
     """
 
     call: Call
     elapsed: float
     words: str = ""
+    hostnames: Sequence[str] = ()
 
     def lost(self, candidates: Sequence[int]) -> PeerLost:
         """A peer is dead; where nobody knows which, one of the candidates."""
-        who = f"{'' if len(candidates) == 1 else 'one of '}{name_ranks(candidates)}"
+        who = f"{'' if len(candidates) == 1 else 'one of '}{self._name(candidates)}"
         return self._error(
             PeerLost,
             candidates[0] if len(candidates) == 1 else None,
@@ -45,20 +47,23 @@ class FailedCall(NamedTuple):
         return self._error(
             PeerLost,
             rank,
-            f"rank {rank} has left the group{self._quoted()}: its program ended, or it called"
-            " close() or shutdown(). Let every rank make its last call before any of them leaves.",
+            f"{self._name([rank])} has left the group{self._quoted()}: its program ended, or it"
+            " called close() or shutdown(). Let every rank make its last call before any of them"
+            " leaves.",
         )
 
     def abandoned(self, rank: int, reason: str) -> PeerLost:
         """A peer has given up, maybe on this rank."""
-        return self._error(PeerLost, rank, f"rank {rank} has given the group up, because: {reason}")
+        return self._error(
+            PeerLost, rank, f"{self._name([rank])} has given the group up, because: {reason}"
+        )
 
     def late(self, ranks: Sequence[int], patience: float) -> Stalled:
         """Patience ran out on peers that live, as far as is known."""
         return self._error(
             Stalled,
             ranks[0] if ranks else None,
-            f"{name_ranks(ranks)} did not come within {patience:g} s{self._quoted()}. See what they"
+            f"{self._name(ranks)} did not come within {patience:g} s{self._quoted()}. See what they"
             " do instead; raise KADRIL_PATIENCE if that takes its time by right.",
         )
 
@@ -81,10 +86,25 @@ class FailedCall(NamedTuple):
             name=self.call.name,
             elapsed=self.elapsed,
             event=event,
+            host=host_of(rank, self.hostnames),
         )
+
+    def _name(self, ranks: Sequence[int]) -> str:
+        return name_peers(ranks, self.hostnames)
 
     def _quoted(self) -> str:
         return f" ({self.words})" if self.words else ""
+
+
+def host_of(rank: int | None, hostnames: Sequence[str]) -> str:
+    """Name of the host of a world rank; empty where it is not known, or there is only one."""
+    return hostnames[rank] if rank is not None and rank < len(hostnames) else ""
+
+
+def name_peers(ranks: Sequence[int], hostnames: Sequence[str]) -> str:
+    """Return world ranks with their hosts: "rank 3 on node7", "ranks 2, 3 on node6, node7"."""
+    hosts = dict.fromkeys(filter(None, (host_of(rank, hostnames) for rank in ranks)))
+    return name_ranks(ranks) + (f" on {', '.join(list(hosts)[:16])}" if hosts else "")
 
 
 def revoked_text(world_rank: int, reason: str) -> str:

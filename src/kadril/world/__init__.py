@@ -6,17 +6,19 @@
 | world.py | a world: all ranks of a job with a transport between them |
 | identity.py | rank, size and meeting place |
 | launchers.py, slurm.py, process_group.py | who tells them: a launcher, Slurm, torch.distributed |
-| bootstrap/ | exchange of small blobs between all ranks: over a hub, torch's store, or MPI |
+| bootstrap/ | exchange of small blobs between all ranks: over a hub, TCP, torch's store, or MPI |
 | card.py | what tells whether two ranks share a host |
 | neighbours.py | the proof of it |
 | layout.py | ranks by host: local and cross ranks |
 | choice.py | which transport, and why |
-| hub.py | ranks of one host, connected by proved unix-domain connections |
+| hub.py | ranks connected by proved connections, within a host or between hosts |
 | hub_server.py, hub_peer.py | the two sides of a hub: of rank 0, of the others |
 | gathering.py, door.py | how rank 0 gathers the others; members are let in, strangers are not |
 | joining.py | how the others come |
 | handshake.py | the proof that two processes belong to the same job |
 | secret.py, unix.py | the private directory and its socket |
+| place.py, inet.py | where ranks meet: such a socket, or a port of a host |
+| connector.py, acceptor.py | proved connections between any two ranks; the one port of a host |
 | wire.py, fields.py | frames on a socket; JSON objects, read strictly |
 | deadline.py | deadlines on the monotonic clock |
 | heap.py | has the allocator keep what a training step frees |
@@ -45,7 +47,7 @@ from kadril.world.session import (
     shutdown,
     size,
 )
-from kadril.world.world import World, open_local, open_mpi
+from kadril.world.world import World, open_local, open_mpi, open_remote
 
 __all__ = [
     "Hub",
@@ -64,6 +66,7 @@ __all__ = [
     "make_current",
     "open_local",
     "open_mpi",
+    "open_remote",
     "rank",
     "shared_empty",
     "shutdown",

@@ -16,7 +16,7 @@ class Choice:
     """A transport.
 
     Attributes:
-        kind: "alone", "shm", "c10d", "mpi" or "tiered".
+        kind: "alone", "shm", "c10d", "mpi", "tcp" or "tiered".
         backend: of c10d; of "tiered", the transport between hosts.
         reason: for the log.
     """
@@ -32,7 +32,8 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
     Args:
         config: of the world.
         layout: which ranks share a host.
-        bootstrap_kind: "mpi" where MPI started the ranks and mpi4py speaks to it.
+        bootstrap_kind: "mpi" where MPI started the ranks and mpi4py speaks to it; "tcp" where they
+            met at kadril's own port.
 
     Raises:
         ConfigError: the transport that was asked for cannot carry this world.
@@ -44,7 +45,8 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
             "only c10d and tiered have something to choose after a colon, got transport"
             f" {config.transport!r}"
         )
-    between = "mpi" if bootstrap_kind == "mpi" else "c10d"
+    # Ranks that met at kadril's own port are connected by its own connections too.
+    between = bootstrap_kind if bootstrap_kind in ("mpi", "tcp") else "c10d"
     if kind == "tiered":
         between = backend or between
         check_between(between, bootstrap_kind)
@@ -61,15 +63,17 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
         return Choice("tiered", between, reason)
     if between == "mpi":
         return Choice("mpi", "", f"MPI started the ranks, on {num_hosts} hosts")
+    if between == "tcp":
+        return Choice("tcp", "", f"the ranks are on {num_hosts} hosts, and share a secret")
     return Choice("c10d", "gloo", f"the ranks are on {num_hosts} hosts")
 
 
 def check_between(between: str, bootstrap_kind: str) -> None:
     """Raise `ConfigError` where a transport cannot carry what goes between hosts."""
-    if between not in ("c10d", "mpi"):
+    if between not in ("c10d", "mpi", "tcp"):
         raise ConfigError(
-            f"transport 'tiered' goes between hosts by c10d or mpi, not by {between!r}; write"
-            " tiered, tiered:c10d or tiered:mpi"
+            f"transport 'tiered' goes between hosts by c10d, mpi or tcp, not by {between!r}; write"
+            " tiered, tiered:c10d, tiered:mpi or tiered:tcp"
         )
     if between == "mpi":
         check_mpi("tiered:mpi", bootstrap_kind)

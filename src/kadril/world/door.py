@@ -4,12 +4,12 @@ Connections are looked after concurrently, so one that says nothing, or sends a 
 delays nobody. Each has 5 seconds for its proof. At most 64 may be unproven at a time; the oldest is
 dropped for the next.
 
-    accepted --(other user)-------------------------> closed
+    accepted --(other user, where that is known)----> closed
        |
     challenged --(no proof in 5 s, not a claim,
        |          wrong proof, 64 newer ones)-------> closed
        |
-    Guest: proved to be of this job
+    Guest: proved to be of this job; or Caller, where it wants to reach a rank of this host
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 from kadril.errors import RendezvousError
 from kadril.world.deadline import Deadline
-from kadril.world.handshake import Claim, check_claim, make_nonce, make_verdict
+from kadril.world.handshake import Claim, LinkClaim, check_claim, make_nonce, make_verdict
 from kadril.world.wire import Connection, Kind, PeerClosedError, WireError
 
-__all__ = ["MAX_VISITORS", "PROOF_SECONDS", "Door", "Guest"]
+__all__ = ["MAX_VISITORS", "PROOF_SECONDS", "Caller", "Door", "Guest", "Visitor"]
 
 logger = logging.getLogger("kadril")
 
@@ -43,18 +43,17 @@ class Visitor:
     """A connection that has not proved anything yet."""
 
     connection: Connection
-    pid: int
+    source: str
     challenge: bytes
     arrived: float
 
 
 @dataclass(eq=False)
-class Guest:
+class Proven:
     """A connection that has proved to be of this job."""
 
     connection: Connection
-    pid: int
-    claim: Claim
+    source: str
     challenge: bytes
     payload: bytes
 
@@ -68,8 +67,25 @@ class Guest:
         verdict = make_verdict(secret, self.challenge, self.payload, kind, text)
         self.connection.send(kind, verdict, deadline=Deadline(SEND_SECONDS))
 
+
+@dataclass(eq=False)
+class Guest(Proven):
+    """One that wants to join the hub."""
+
+    claim: Claim
+
     def __str__(self) -> str:
-        return f"process {self.pid} (rank {self.claim.rank} of {self.claim.size})"
+        return f"{self.source} (rank {self.claim.rank} of {self.claim.size})"
+
+
+@dataclass(eq=False)
+class Caller(Proven):
+    """One that wants to reach a rank of this host."""
+
+    claim: LinkClaim
+
+    def __str__(self) -> str:
+        return f"{self.source} (rank {self.claim.source} to rank {self.claim.target})"
 
 
 class Door:
@@ -83,7 +99,7 @@ class Door:
         self._job = job
         self._selector = selector
         self._visitors: list[Visitor] = []  # oldest first
-        self._sources: set[int] = set()
+        self._sources: set[str] = set()
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self)
 
@@ -107,12 +123,13 @@ class Door:
             self._challenge(Connection(sock))
 
     def _challenge(self, connection: Connection) -> None:
-        pid, uid = connection.credentials()
+        source = connection.source()
+        uid = connection.credentials()[1] if connection.is_local else os.geteuid()
         if uid != os.geteuid():
-            self._warn(pid, f"it runs as user {uid}")
+            self._warn(source, f"it runs as user {uid}")
             connection.close()
             return
-        visitor = Visitor(connection, pid, make_nonce(), time.monotonic())
+        visitor = Visitor(connection, source, make_nonce(), time.monotonic())
         try:
             connection.send(Kind.CHALLENGE, visitor.challenge, deadline=Deadline(SEND_SECONDS))
         except (PeerClosedError, TimeoutError):
@@ -120,7 +137,7 @@ class Door:
             return
         if len(self._visitors) == MAX_VISITORS:
             oldest = self._visitors[0]
-            self._warn(oldest.pid, f"{MAX_VISITORS} newer connections wait for their proof")
+            self._warn(oldest.source, f"{MAX_VISITORS} newer connections wait for their proof")
             self._drop(oldest)
         self._visitors.append(visitor)
         self._selector.register(connection, selectors.EVENT_READ, visitor)
@@ -136,8 +153,8 @@ class Door:
             ) from error
         self._drop(self._visitors[0])
 
-    def hear(self, visitor: Visitor) -> Guest | None:
-        """Read what a visitor sent; a guest if it is a claim with the right proof."""
+    def hear(self, visitor: Visitor) -> Guest | Caller | None:
+        """Read what a visitor sent; a guest or caller if it is a claim with the right proof."""
         if visitor not in self._visitors:
             return None  # dropped for a newer one since the selector reported it
         connection = visitor.connection
@@ -152,17 +169,18 @@ class Door:
             self._drop(visitor)
             return None
         except WireError as error:
-            self._warn(visitor.pid, str(error))
+            self._warn(visitor.source, str(error))
             self._drop(visitor)
             return None
         self._forget(visitor)
         connection.trust()
-        return Guest(connection, visitor.pid, claim, visitor.challenge, frame.payload)
+        facts = (connection, visitor.source, visitor.challenge, frame.payload)
+        return Guest(*facts, claim) if isinstance(claim, Claim) else Caller(*facts, claim)
 
     def expire(self) -> None:
         """Drop visitors whose time for a proof is over."""
         while self._visitors and self.next_expiry == 0.0:
-            self._warn(self._visitors[0].pid, f"no proof in {PROOF_SECONDS:.0f} s")
+            self._warn(self._visitors[0].source, f"no proof in {PROOF_SECONDS:.0f} s")
             self._drop(self._visitors[0])
 
     def close(self) -> None:
@@ -179,8 +197,8 @@ class Door:
         self._forget(visitor)
         visitor.connection.close()
 
-    def _warn(self, pid: int, reason: str) -> None:
-        """One line for each process: a flood of connections must not flood the log."""
-        if pid not in self._sources and len(self._sources) < MAX_SOURCES:
-            self._sources.add(pid)
-            logger.warning("rendezvous: refused a connection of process %d: %s", pid, reason)
+    def _warn(self, source: str, reason: str) -> None:
+        """One line for each process or address: connections in a flood must not flood the log."""
+        if source not in self._sources and len(self._sources) < MAX_SOURCES:
+            self._sources.add(source)
+            logger.warning("rendezvous: refused a connection of %s: %s", source, reason)

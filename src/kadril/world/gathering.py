@@ -26,7 +26,7 @@ from kadril.world.fields import pack
 from kadril.world.handshake import Claim
 from kadril.world.wire import Connection, Kind, PeerClosedError, WireError
 
-__all__ = ["Gathering", "release_held"]
+__all__ = ["Gathering", "hold", "release_held"]
 
 logger = logging.getLogger("kadril")
 
@@ -84,8 +84,10 @@ class Gathering:
                 self._door.accept()
             elif isinstance(key.data, Visitor):
                 guest = self._door.hear(key.data)
-                if guest is not None:
+                if isinstance(guest, Guest):
                     self._admit(guest)
+                elif guest is not None:
+                    guest.connection.close()  # for a rank of a world that is over, or not yet
             else:
                 self._notice(key.data)
         self._door.expire()
@@ -94,7 +96,7 @@ class Gathering:
         """Decide what to do with a process that has proved to be of the job."""
         claim, mine = guest.claim, self._mine
         if claim.version == mine.version and claim.generation > mine.generation:
-            _held.setdefault(self._listener, []).append(guest)
+            hold(self._listener, guest)
             return
         if claim.version == mine.version and claim.generation < mine.generation:
             self._refuse(guest)
@@ -131,9 +133,9 @@ class Gathering:
             )
         if claim.rank in self._members:
             return (
-                f"two processes claim rank {claim.rank}: {self._members[claim.rank].pid} and"
-                f" {guest.pid}. Give each process its own rank; a child process of a rank has to be"
-                " started without its KADRIL_* variables"
+                f"two processes claim rank {claim.rank}: {self._members[claim.rank].source} and"
+                f" {guest.source}. Give each process its own rank; a child process of a rank has"
+                " to be started without its KADRIL_* variables"
             )
         return ""
 
@@ -159,7 +161,7 @@ class Gathering:
             said = "left or died"
         self._selector.unregister(guest.connection)
         self._set_fault(
-            f"rank {guest.claim.rank} (process {guest.pid}) {said} while the ranks were meeting."
+            f"rank {guest.claim.rank} ({guest.source}) {said} while the ranks were meeting."
             " Its own output says why"
         )
 
@@ -191,6 +193,11 @@ class Gathering:
     def _close_all(self) -> None:
         for guest in [*self._members.values(), *self._misfits]:
             guest.connection.close()
+
+
+def hold(listener: socket.socket, guest: Guest) -> None:
+    """Keep a guest until rank 0 gathers its generation at this socket."""
+    _held.setdefault(listener, []).append(guest)
 
 
 def release_held(listener: socket.socket) -> None:

@@ -11,6 +11,9 @@ A proof is an HMAC-SHA256 under the job's secret over both nonces and every fiel
 label keeps the proof of one side from being sent back as that of the other. Since rank 0's nonce is
 made for each connection, a recorded claim is worthless on the next one. The layout of a claim is
 the same in every version of the protocol, so that a peer of another version can be told.
+
+A rank that connects to another one, wherever that is, makes the same exchange with the process that
+listens on the other's host, with a claim that names both ranks and the group (`LinkClaim`).
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ __all__ = [
     "PROTOCOL_VERSION",
     "SECRET_BYTES",
     "Claim",
+    "LinkClaim",
     "check_claim",
     "check_verdict",
+    "digest",
     "make_claim",
     "make_nonce",
     "make_verdict",
@@ -43,6 +48,10 @@ PROOF_BYTES = 32
 # magic, version, generation, rank, size, digest of the job's name, nonce of the peer
 CLAIM = struct.Struct("!8sIQII32s32s")
 MAGIC = b"kadril/1"
+
+# The same, with source and target in place of rank and size, and the digest of a group's label.
+LINK_CLAIM = struct.Struct("!8sIQII32s32s32s")
+LINK_MAGIC = b"kadril/L"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +71,35 @@ class Claim:
         )
 
 
-def digest(job: str) -> bytes:
+@dataclasses.dataclass(frozen=True)
+class LinkClaim:
+    """A connection between two ranks, as the one that connects describes it.
+
+    Attributes:
+        source: world rank that connects.
+        target: world rank that it wants to reach.
+        job: name of the job.
+        generation: number of the world within the job.
+        group: digest of the label of the group that it is for.
+        version: of the protocol.
+    """
+
+    source: int
+    target: int
+    job: str
+    generation: int
+    group: bytes
+    version: int = PROTOCOL_VERSION
+
+    def pack(self, nonce: bytes) -> bytes:
+        """The fields as bytes of fixed length."""
+        place = (self.version, self.generation, self.source, self.target)
+        return LINK_CLAIM.pack(LINK_MAGIC, *place, digest(self.job), nonce, self.group)
+
+
+def digest(name: str) -> bytes:
     """A name of any length as bytes of fixed length."""
-    return hashlib.sha256(job.encode()).digest()
+    return hashlib.sha256(name.encode()).digest()
 
 
 def make_nonce() -> bytes:
@@ -77,13 +112,13 @@ def proof(secret: bytes, label: bytes, *parts: bytes) -> bytes:
     return hmac.new(secret, label + b"\0" + b"".join(parts), hashlib.sha256).digest()
 
 
-def make_claim(secret: bytes, claim: Claim, challenge: bytes) -> bytes:
+def make_claim(secret: bytes, claim: Claim | LinkClaim, challenge: bytes) -> bytes:
     """The payload of a CLAIM frame that answers `challenge`."""
     body = claim.pack(make_nonce())
     return body + proof(secret, b"kadril peer", challenge, body)
 
 
-def check_claim(secret: bytes, payload: bytes, challenge: bytes, job: str) -> Claim:
+def check_claim(secret: bytes, payload: bytes, challenge: bytes, job: str) -> Claim | LinkClaim:
     """Check the proof of a claim; only then read its fields.
 
     Args:
@@ -95,16 +130,18 @@ def check_claim(secret: bytes, payload: bytes, challenge: bytes, job: str) -> Cl
     Raises:
         WireError: the proof is wrong, the claim is for another job, or this is no claim at all.
     """
-    if len(payload) != CLAIM.size + PROOF_BYTES:
+    if len(payload) not in (CLAIM.size + PROOF_BYTES, LINK_CLAIM.size + PROOF_BYTES):
         raise WireError(f"a claim of {len(payload)} bytes")
-    body, given = payload[: CLAIM.size], payload[CLAIM.size :]
+    body, given = payload[:-PROOF_BYTES], payload[-PROOF_BYTES:]
     if not hmac.compare_digest(given, proof(secret, b"kadril peer", challenge, body)):
         raise WireError("the proof is wrong: another secret, or a replayed claim")
-    magic, version, generation, rank, size, job_digest, _nonce = CLAIM.unpack(body)
-    if magic != MAGIC:
+    magic, version, generation, rank, size, job_digest, _nonce = CLAIM.unpack(body[: CLAIM.size])
+    if magic != (MAGIC if len(body) == CLAIM.size else LINK_MAGIC):
         raise WireError("the claim has a foreign layout")
     if not hmac.compare_digest(job_digest, digest(job)):
         raise WireError("the claim is for another job")
+    if magic == LINK_MAGIC:
+        return LinkClaim(rank, size, job, generation, body[CLAIM.size :], version)
     return Claim(rank=rank, size=size, job=job, generation=generation, version=version)
 
 

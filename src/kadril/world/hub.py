@@ -1,13 +1,14 @@
-r"""The hub: a meeting of the ranks of one host over a unix-domain socket, for setting up.
+r"""The hub: a meeting of ranks for setting up, over a unix-domain socket on one host, or over TCP.
 
              rank 1   rank 2   rank 3
                 \       |       /          each line is a connection that was proved from both
                  \      |      /           sides (see handshake.py); rank 0 serves
                       rank 0
 
-It moves small blobs and descriptors, a few times per world; data goes through a transport. There is
-no thread; rank 0 serves while it is itself inside a call. Every call is collective and made in the
-same order on all ranks; where one rank fails, all are told its reason and the hub is closed.
+It moves small blobs and, on one host, descriptors, a few times per world; data goes through a
+transport. There is no thread; rank 0 serves while it is itself inside a call. Every call is
+collective and made in the same order on all ranks; where one rank fails, all are told its reason
+and the hub is closed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from __future__ import annotations
 import abc
 import os
 import socket
-from pathlib import Path
 from types import TracebackType
 
 from kadril.errors import ClosedError, ForkedError
-from kadril.world import unix
 from kadril.world.gathering import Gathering, release_held
 from kadril.world.handshake import SECRET_BYTES, Claim
 from kadril.world.joining import join
+from kadril.world.place import Place, UnixPlace
 from kadril.world.wire import MAX_BLOB
 
 __all__ = ["Hub"]
@@ -45,7 +45,7 @@ class Hub(abc.ABC):
 
     @staticmethod
     def open(
-        path: str,
+        place: str | Place,
         secret: bytes,
         rank: int,
         size: int,
@@ -55,19 +55,20 @@ class Hub(abc.ABC):
         listen_socket: socket.socket | None = None,
         timeout: float,
     ) -> Hub:
-        """Meet the other ranks at the unix-domain socket `path`; returns when all have come.
+        """Meet the other ranks at a place; returns when all have come.
 
         Args:
-            path: of the socket; its directory should be closed to other users.
+            place: path of a unix-domain socket, whose directory should be closed to other users;
+                or another place.
             secret: 32 bytes that every rank of the job knows and nobody else.
             rank: of this process within the hub.
             size: number of ranks.
             job: name of the job; not secret.
             generation: number of this meeting within the job, the same on all ranks. A rank that is
                 ahead is held until rank 0 gets there; one that is behind is refused.
-            listen_socket: rank 0 only: the socket that listens at `path` already. It stays open,
-                and is for the next generation too. Where it is None rank 0 binds `path`, and
-                removes it again as soon as all ranks have come.
+            listen_socket: rank 0 only: the socket that listens there already. It stays open, and is
+                for the next generation too. Where it is None rank 0 listens itself, and stops as
+                soon as all ranks have come.
             timeout: seconds to wait for the others, here and in each later call.
 
         Raises:
@@ -83,19 +84,20 @@ class Hub(abc.ABC):
         from kadril.world.hub_peer import PeerHub
         from kadril.world.hub_server import ServerHub
 
+        place = UnixPlace(place) if isinstance(place, str) else place
         mine = Claim(rank=rank, size=size, job=job, generation=generation)
         if size == 1:
             return ServerHub({}, timeout)
         if rank > 0:
-            return PeerHub(join(path, secret, mine, timeout), rank, size, timeout)
+            return PeerHub(join(place, secret, mine, timeout), rank, size, timeout)
         if listen_socket is not None:
             return ServerHub(Gathering(listen_socket, secret, mine, timeout).run(), timeout)
-        listener = unix.listen(path)
+        listener = place.listen()
         try:
             return ServerHub(Gathering(listener, secret, mine, timeout).run(), timeout)
         finally:
             release_held(listener)
-            Path(path).unlink(missing_ok=True)
+            place.remove()
             listener.close()
 
     def allgather(self, blob: bytes) -> list[bytes]:
@@ -154,6 +156,11 @@ class Hub(abc.ABC):
             )
         if self._is_closed:
             raise ClosedError(f"{operation} on a hub that is closed, or has failed before")
+
+    @property
+    @abc.abstractmethod
+    def sockets(self) -> list[socket.socket]:
+        """Its connections."""
 
     @abc.abstractmethod
     def _allgather(self, blob: bytes) -> list[bytes]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 from kadril.errors import RendezvousError
 from kadril.world.deadline import Deadline
@@ -21,6 +22,11 @@ class PeerHub(Hub):
     def __init__(self, connection: Connection, rank: int, size: int, timeout: float) -> None:
         super().__init__(rank, size, timeout)
         self._connection = connection
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """The one to rank 0."""
+        return [self._connection.socket]
 
     def _allgather(self, blob: bytes) -> list[bytes]:
         frames = self._exchange(Kind.BLOB, blob, Kind.BLOB, self.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import socket
 from collections.abc import Mapping
 
 from kadril.errors import RendezvousError, name_ranks
@@ -23,6 +24,11 @@ class ServerHub(Hub):
     def __init__(self, connections: Mapping[int, Connection], timeout: float) -> None:
         super().__init__(0, len(connections) + 1, timeout)
         self._connections = {rank: connections[rank] for rank in sorted(connections)}
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """One to each other rank."""
+        return [connection.socket for connection in self._connections.values()]
 
     def _allgather(self, blob: bytes) -> list[bytes]:
         frames = self._collect(Kind.BLOB)

@@ -49,6 +49,8 @@ class Identity:
         secret_file: file with the job's secret, or nothing.
         listen_fd: descriptor of the listening socket that was inherited, on rank 0 of `kadril run`.
         is_served: whether a launcher serves the store at the tcp address; otherwise rank 0 does.
+        is_own: whether the tcp address is kadril's own rendezvous, if the job has a secret;
+            otherwise it is that of a store of torch, which others may want to share.
     """
 
     source: str
@@ -61,6 +63,7 @@ class Identity:
     secret_file: str = ""
     listen_fd: int | None = None
     is_served: bool = False
+    is_own: bool = False
 
     def __post_init__(self) -> None:
         if self.size is not None and not 0 <= self.rank < self.size:
@@ -181,6 +184,7 @@ def explicit(
     """The identity that the caller of `init()` spells out."""
     if rank is None or size is None:
         raise ConfigError("rank and size go together: give both, or neither")
+    is_own = is_tcp(rendezvous)
     if size > 1 and rendezvous is None:
         is_same = member == Member(rank, size)
         rendezvous = master(environment) or (TORCH if is_same else None)
@@ -203,7 +207,13 @@ def explicit(
         job=job or "explicit",
         secret_file=secret_file or environment.get("KADRIL_SECRET_FILE", ""),
         generation=read_int(environment, "KADRIL_GENERATION", 0),
+        is_own=is_own,
     )
+
+
+def is_tcp(rendezvous: str | None) -> bool:
+    """Whether a rendezvous is at a port of a host."""
+    return rendezvous is not None and rendezvous.startswith("tcp:")
 
 
 def identity_by(
@@ -229,7 +239,10 @@ def identity_by(
 
 
 def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
-    """`kadril run` names a unix-domain socket, and hands rank 0 the listening end of it."""
+    """`kadril run` names a unix-domain socket, and hands rank 0 the listening end of it.
+
+    Across hosts it names a port of rank 0's host.
+    """
     for name in ("KADRIL_JOB", "KADRIL_RENDEZVOUS", "KADRIL_SECRET_FILE"):
         if name not in environment and base.size != 1:
             raise ConfigError(
@@ -240,6 +253,7 @@ def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
     return dataclasses.replace(
         base,
         rendezvous=environment.get("KADRIL_RENDEZVOUS", ""),
+        is_own=is_tcp(environment.get("KADRIL_RENDEZVOUS")),
         job=environment.get("KADRIL_JOB", "kadril"),
         listen_fd=read_int(environment, "KADRIL_LISTEN_FD") if has_listener else None,
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from kadril.errors import RendezvousError
-from kadril.world import unix
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import unpack
-from kadril.world.handshake import NONCE_BYTES, Claim, check_verdict, make_claim
+from kadril.world.handshake import NONCE_BYTES, Claim, LinkClaim, check_verdict, make_claim
+from kadril.world.place import Place
 from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError
 
-__all__ = ["join"]
+__all__ = ["find", "introduce", "join"]
 
 # Rank 0 closes without a word on a proof it cannot check. A crowd of strangers may push a
 # connection out at just that moment too, hence more than one try.
@@ -21,7 +21,7 @@ MAX_SILENT_REFUSALS = 3
 SLACK_SECONDS = 5.0
 
 
-def join(path: str, secret: bytes, mine: Claim, timeout: float) -> Connection:
+def join(place: Place, secret: bytes, mine: Claim, timeout: float) -> Connection:
     """Connect to rank 0, prove oneself, check rank 0's proof, wait until all ranks have come.
 
     Raises:
@@ -31,19 +31,19 @@ def join(path: str, secret: bytes, mine: Claim, timeout: float) -> Connection:
     deadline = Deadline(timeout)
     backoff = Backoff()
     for _ in range(MAX_SILENT_REFUSALS):
-        connection, challenge = _find(path, mine, deadline, timeout)
+        connection, challenge = find(place, mine.rank, deadline, timeout)
         try:
-            verdict = _introduce(connection, secret, mine, challenge, deadline)
+            verdict = introduce(connection, secret, mine, challenge, deadline)
             if verdict is not None:
                 _await_start(connection, mine, _admitted(verdict, mine), deadline)
                 return connection
         except TimeoutError:
             connection.close()
-            raise _unanswered(path, mine, timeout) from None
+            raise _unanswered(place, mine.rank, timeout, "rank 0") from None
         except WireError as error:
             connection.close()
             raise RendezvousError(
-                f"rank {mine.rank}: whoever listens at {path} is not rank 0 of this job: {error}"
+                f"rank {mine.rank}: whoever listens at {place} is not rank 0 of this job: {error}"
             ) from error
         except BaseException:
             connection.close()
@@ -51,37 +51,49 @@ def join(path: str, secret: bytes, mine: Claim, timeout: float) -> Connection:
         connection.close()
         backoff.sleep(deadline)
     raise RendezvousError(
-        f"rank {mine.rank}: rank 0 at {path} did not accept the proof of this process."
+        f"rank {mine.rank}: rank 0 at {place} did not accept the proof of this process."
         " It belongs to another job, or read another secret: do all ranks have the same"
         " KADRIL_JOB and KADRIL_SECRET_FILE?"
     )
 
 
-def _find(path: str, mine: Claim, deadline: Deadline, timeout: float) -> tuple[Connection, bytes]:
-    """Connect until rank 0 answers with a challenge.
+def find(
+    place: Place, rank: int, deadline: Deadline, timeout: float, listener: str = "rank 0"
+) -> tuple[Connection, bytes]:
+    """Connect until whoever listens answers with a challenge.
 
     It may take until rank 0 itself has come as far as `init()`. A connection that is closed before
     the challenge was pushed out by others, or waited at a listener that went away: try again.
+
+    Args:
+        place: where to connect.
+        rank: of this process.
+        deadline: until when to try.
+        timeout: the seconds of the deadline, for messages.
+        listener: who listens there, for messages.
+
+    Raises:
+        RendezvousError: nobody answered, or somebody else.
     """
     backoff = Backoff()
     while True:
         try:
-            connection = Connection(unix.connect(path, deadline))
+            connection = Connection(place.connect(deadline))
         except TimeoutError:
-            raise _unanswered(path, mine, timeout) from None
+            raise _unanswered(place, rank, timeout, listener) from None
         try:
-            _check_owner(connection, path, mine)
+            _check_owner(connection, place, rank)
             frame = connection.receive(deadline)
             if frame.kind is not Kind.CHALLENGE or len(frame.payload) != NONCE_BYTES:
                 raise RendezvousError(
-                    f"rank {mine.rank}: what listens at {path} is no kadril rendezvous"
+                    f"rank {rank}: what listens at {place} is no kadril rendezvous"
                 )
         except PeerClosedError:
             connection.close()
             backoff.sleep(deadline)
         except (TimeoutError, WireError) as error:
             connection.close()
-            raise _unanswered(path, mine, timeout) from error
+            raise _unanswered(place, rank, timeout, listener) from error
         except BaseException:
             connection.close()
             raise
@@ -89,17 +101,23 @@ def _find(path: str, mine: Claim, deadline: Deadline, timeout: float) -> tuple[C
             return connection, frame.payload
 
 
-def _check_owner(connection: Connection, path: str, mine: Claim) -> None:
+def _check_owner(connection: Connection, place: Place, rank: int) -> None:
+    if not connection.is_local:
+        return  # its proof has to do
     _pid, uid = connection.credentials()
     if uid != os.geteuid():
         raise RendezvousError(
-            f"rank {mine.rank} runs as user {os.geteuid()}, and user {uid} listens at {path}."
+            f"rank {rank} runs as user {os.geteuid()}, and user {uid} listens at {place}."
             " Run all ranks as one user"
         )
 
 
-def _introduce(
-    connection: Connection, secret: bytes, mine: Claim, challenge: bytes, deadline: Deadline
+def introduce(
+    connection: Connection,
+    secret: bytes,
+    mine: Claim | LinkClaim,
+    challenge: bytes,
+    deadline: Deadline,
 ) -> Frame | None:
     """Send the claim and check the answer; None where rank 0 closed without one."""
     claim = make_claim(secret, mine, challenge)
@@ -143,8 +161,8 @@ def _await_start(
         raise WireError(f"it sent {frame.kind.name} where START was due")
 
 
-def _unanswered(path: str, mine: Claim, timeout: float) -> RendezvousError:
+def _unanswered(place: Place, rank: int, timeout: float, listener: str) -> RendezvousError:
     return RendezvousError(
-        f"rank {mine.rank}: rank 0 did not answer at {path} within {timeout:g} s. See whether it"
+        f"rank {rank}: {listener} did not answer at {place} within {timeout:g} s. See whether it"
         " was started and reached kadril.init(), or raise KADRIL_CONNECT_TIMEOUT"
     )

@@ -5,13 +5,17 @@ Transports are imported here: each brings the engine below it, and only some are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, cast
 
 from kadril.config import Config
 from kadril.world.bootstrap import Bootstrap, agree
 from kadril.world.bootstrap.mpi import MpiBootstrap
 from kadril.world.choice import Choice
+from kadril.world.connector import Connector, open_connector
 from kadril.world.hub import Hub
+from kadril.world.inet import address_of
 from kadril.world.layout import Layout
 
 if TYPE_CHECKING:
@@ -24,12 +28,32 @@ __all__ = ["open_transport"]
 
 
 def open_transport(
-    bootstrap: Bootstrap, choice: Choice, layout: Layout, hub: Hub, config: Config
+    bootstrap: Bootstrap,
+    choice: Choice,
+    layout: Layout,
+    hub: Hub,
+    config: Config,
+    hostnames: Sequence[str],
+    stack: ExitStack,
 ) -> Transport:
-    """Open the chosen transport on all ranks, or on none; collective."""
-    # Collective by itself, so not inside what the ranks agree on below.
-    store = bootstrap.store(layout) if "c10d" in (choice.kind, choice.backend) else None
-    opening = Opening(bootstrap, layout, hub, store)
+    """Open the chosen transport on all ranks, or on none; collective.
+
+    Args:
+        bootstrap: by which the ranks have met.
+        choice: the transport.
+        layout: which ranks share a host.
+        hub: of the ranks of this host.
+        config: options of the world.
+        hostnames: of the host of each rank, for errors; empty where all are on one.
+        stack: gets what has to be closed after the transport.
+    """
+    # Collective by themselves, so not inside what the ranks agree on below.
+    carriers = (choice.kind, choice.backend)
+    store = bootstrap.store(layout) if "c10d" in carriers else None
+    connector = open_connector(bootstrap, layout, hub, config) if "tcp" in carriers else None
+    if connector is not None:
+        stack.callback(connector.close)
+    opening = Opening(bootstrap, layout, hub, store, connector, hostnames)
 
     def action() -> bytes:
         opening.open(choice, config)
@@ -52,12 +76,20 @@ class Opening:
     """
 
     def __init__(
-        self, bootstrap: Bootstrap, layout: Layout, hub: Hub, store: dist.Store | None
+        self,
+        bootstrap: Bootstrap,
+        layout: Layout,
+        hub: Hub,
+        store: dist.Store | None,
+        connector: Connector | None,
+        hostnames: Sequence[str],
     ) -> None:
         self.bootstrap = bootstrap
         self.layout = layout
         self.hub = hub
         self.store = store
+        self.connector = connector
+        self.hostnames = hostnames
         self.opened: list[Transport] = []
 
     def open(self, choice: Choice, config: Config) -> Transport:
@@ -67,10 +99,13 @@ class Opening:
             "shm": self._open_shm,
             "c10d": self._open_c10d,
             "mpi": self._open_mpi,
+            "tcp": self._open_tcp,
             "tiered": self._open_tiered,
         }
-        self.opened.append(makers[choice.kind](choice.backend, config))
-        return self.opened[-1]
+        transport = makers[choice.kind](choice.backend, config)
+        transport.hostnames = self.hostnames
+        self.opened.append(transport)
+        return transport
 
     def _open_alone(self, _: str, config: Config) -> Transport:
         from kadril.transport.alone import AloneTransport
@@ -89,6 +124,12 @@ class Opening:
         ranks = range(self.bootstrap.size)
         return MpiTransport.open(communicator, world_ranks=ranks, config=config)
 
+    def _open_tcp(self, _: str, config: Config) -> Transport:
+        from kadril.transport.tcp import TcpTransport
+
+        dialer = cast("Connector", self.connector)
+        return TcpTransport.open(dialer, world_ranks=range(self.bootstrap.size), config=config)
+
     def _open_c10d(self, backend: str, config: Config) -> Transport:
         from kadril.transport.c10d import C10dTransport
 
@@ -99,7 +140,7 @@ class Opening:
             world_ranks=range(self.bootstrap.size),
             backend=backend,
             config=config,
-            hostname=gloo_host(self.bootstrap, self.layout),
+            hostname=gloo_host(self.bootstrap, self.layout, config),
         )
 
     def _open_tiered(self, between: str, config: Config) -> Transport:
@@ -114,6 +155,10 @@ class Opening:
         )
 
 
-def gloo_host(bootstrap: Bootstrap, layout: Layout) -> str:
-    """The address that gloo listens on: loopback where one kernel runs all ranks, or its choice."""
-    return "127.0.0.1" if len(layout.hosts) == 1 or bootstrap.kind == "hub" else ""
+def gloo_host(bootstrap: Bootstrap, layout: Layout, config: Config) -> str:
+    """The address that gloo listens on; empty where it is to choose itself."""
+    if config.interface:
+        return address_of(config.interface)
+    if len(layout.hosts) == 1 or bootstrap.kind == "hub":
+        return "127.0.0.1"  # one kernel runs all ranks
+    return bootstrap.address if bootstrap.kind == "tcp" else ""

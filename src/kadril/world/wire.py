@@ -1,6 +1,6 @@
-"""Frames on a unix-domain socket.
+"""Frames on a unix-domain socket, or on a TCP connection.
 
-A frame is a length, a kind and a payload; one descriptor may travel with it.
+A frame is a length, a kind and a payload; one descriptor may travel with it on the former.
 
       4 bytes      1 byte    length - 1 bytes
     +------------+---------+------------------+
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import os
 import socket
 import struct
@@ -43,6 +44,17 @@ MAX_STRANGER_FRAME = 1024  # a handshake needs less than 200 bytes
 MAX_BLOB = 1 << 20  # what one rank may give to one exchange
 MAX_FRAME = MAX_BLOB + 64
 RECEIVE_BYTES = 64 * 1024
+
+
+# A connection between hosts also ends when its link does.
+GONE = {
+    errno.EPIPE,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.ETIMEDOUT,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+}
 
 
 class Kind(enum.IntEnum):
@@ -116,6 +128,11 @@ class FrameReader:
         return kind, payload
 
 
+def gone(error: OSError) -> Exception:
+    """The error to raise for one of a socket: that the other side is gone, or the same."""
+    return PeerClosedError() if error.errno in GONE else error
+
+
 def check_kind(code: int) -> None:
     """Raise `WireError` for a kind of frame that does not exist."""
     if code not in Kind._value2member_map_:
@@ -145,8 +162,22 @@ class Connection:
         """For selectors."""
         return self.socket.fileno()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the other side is a process of this host, which the kernel knows."""
+        return self.socket.family == socket.AF_UNIX
+
+    def source(self) -> str:
+        """The other side as messages name it: "process 123", or its address."""
+        if self.is_local:
+            return f"process {self.credentials()[0]}"
+        try:
+            return str(self.socket.getpeername()[0])
+        except OSError:  # it is gone already
+            return "an unknown address"
+
     def credentials(self) -> tuple[int, int]:
-        """Process id and user id of the other side, as the kernel saw them."""
+        """Process id and user id of the other side, as the kernel saw them; on one host only."""
         raw = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _gid = struct.unpack("3i", raw)
         return pid, uid
@@ -173,8 +204,8 @@ class Connection:
             # Not with nothing left to send: a peer that has all it wants may have closed already.
             if data:
                 self.socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise PeerClosedError from error
+        except OSError as error:
+            raise gone(error) from error
 
     def receive(self, deadline: Deadline) -> Frame:
         """Wait for the next frame.
@@ -212,8 +243,8 @@ class Connection:
     def _read(self) -> None:
         try:
             data = self._read_bytes()
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise PeerClosedError from error
+        except OSError as error:
+            raise gone(error) from error
         if not data:
             raise PeerClosedError
         for kind, payload in self._reader.feed(data):
@@ -227,6 +258,8 @@ class Connection:
     def _read_bytes(self) -> bytes:
         if not self._trusted:
             return self.socket.recv(MAX_STRANGER_FRAME)
+        if not self.is_local:
+            return self.socket.recv(RECEIVE_BYTES)
         # Not socket.recv_fds(), which drops its flags: children would inherit the descriptor.
         data, ancillary, flags, _ = self.socket.recvmsg(
             RECEIVE_BYTES, socket.CMSG_LEN(DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC

@@ -22,6 +22,7 @@ from kadril.errors import ClosedError, ForkedError
 from kadril.world.bootstrap import Bootstrap, open_bootstrap
 from kadril.world.bootstrap.hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap
+from kadril.world.bootstrap.tcp import TcpBootstrap
 from kadril.world.card import Card, check_versions
 from kadril.world.choice import choose_transport
 from kadril.world.hub import Hub
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from kadril.transport.base import Transport
 
-__all__ = ["World", "open_local", "open_mpi", "open_world"]
+__all__ = ["World", "open_local", "open_mpi", "open_remote", "open_world"]
 
 logger = logging.getLogger("kadril")
 
@@ -66,6 +67,7 @@ class World:
         config: Config,
         source: str,
         reason: str,
+        resources: contextlib.ExitStack,
     ) -> None:
         self.rank = bootstrap.rank
         self.size = bootstrap.size
@@ -78,6 +80,7 @@ class World:
         self.generation = bootstrap.generation
         self.reason = reason
         self._bootstrap = bootstrap
+        self._resources = resources  # closes the transport first, the bootstrap last
         self._pid = os.getpid()
         self._is_closed = False
         self._said_why_not_shared = False
@@ -186,9 +189,7 @@ class World:
             return
         self._is_closed = True
         with contextlib.ExitStack() as stack:
-            stack.callback(self._bootstrap.close)
-            stack.callback(self.hub.close)
-            stack.callback(self.transport.close)
+            stack.callback(self._resources.close)
             stack.callback(self.close_dependents)
 
     def __enter__(self) -> World:
@@ -261,8 +262,33 @@ def open_local(
         listen_socket=listen_socket,
         timeout=config.connect_timeout,
     )
-    bootstrap = HubBootstrap(hub, job=job, generation=generation, timeout=config.connect_timeout)
+    bootstrap = HubBootstrap(
+        hub, job=job, generation=generation, timeout=config.connect_timeout, secret=secret
+    )
     return build_world(bootstrap, config, "arguments of open_local()")
+
+
+def open_remote(
+    rank: int,
+    size: int,
+    host: str,
+    port: int,
+    secret: bytes,
+    *,
+    job: str,
+    generation: int = 0,
+    config: Config | None = None,
+) -> World:
+    """Open a world of ranks that meet at a port of rank 0's host; collective. See `open_local`.
+
+    Raises:
+        RendezvousError, ConfigError: as `open_world`.
+    """
+    config = Config.from_environment() if config is None else config
+    bootstrap = TcpBootstrap.open(
+        host, port, rank, size, job=job, generation=generation, secret=secret, config=config
+    )
+    return build_world(bootstrap, config, "arguments of open_remote()")
 
 
 def open_mpi(
@@ -293,10 +319,11 @@ def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
         layout, hub = find_layout(bootstrap, cards, config)
         stack.callback(hub.close)
         choice = choose_transport(config, layout, bootstrap.kind)
-        transport = open_transport(bootstrap, choice, layout, hub, config)
+        hostnames = [card.hostname for card in cards] if len(layout.hosts) > 1 else []
+        transport = open_transport(bootstrap, choice, layout, hub, config, hostnames, stack)
         stack.callback(transport.close)
         bootstrap.finish()
-        stack.pop_all()
+        resources = stack.pop_all()
     logger.info(
         "rank %d of %d by %s; transport %s, since %s",
         bootstrap.rank,
@@ -313,6 +340,7 @@ def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
         config=config,
         source=source,
         reason=choice.reason,
+        resources=resources,
     )
 
 

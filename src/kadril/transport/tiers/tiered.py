@@ -243,10 +243,13 @@ class TieredTransport(TierGroup):
         if len(hosts) == 1:
             return door
         outer = self.outer._subgroup(ranks, f"{self._num_splits}.{color}", number)
+        outer.hostnames = self.hostnames
         if len(hosts) == len(ranks):
             door.close()
             return outer
-        return TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
+        group = TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
+        group.hostnames = self.hostnames
+        return group
 
     def close(self) -> None:
         """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""

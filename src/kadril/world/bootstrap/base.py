@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,9 +25,12 @@ class Bootstrap(Protocol):
     Attributes:
         rank: of this process.
         size: number of ranks.
-        kind: "hub", "store" or "mpi".
+        kind: "hub", "tcp", "store" or "mpi".
         job: name of the job, the same on all ranks.
         generation: number of the world within the job, the same on all ranks.
+        secret: of the job, which its ranks know and nobody else; None where there is none.
+        address: of this rank's host, by which other hosts reach it; empty where it is not known.
+        listener: on rank 0, a socket that listens for other hosts already; None elsewhere.
     """
 
     rank: int
@@ -34,6 +38,9 @@ class Bootstrap(Protocol):
     kind: str
     job: str
     generation: int
+    secret: bytes | None
+    address: str
+    listener: socket.socket | None
 
     def exchange(self, blob: bytes) -> list[bytes]:
         """Give a blob of at most 64 KiB; get those of all ranks, in rank order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 from kadril.world.bootstrap.base import key_prefix
@@ -24,13 +25,24 @@ class HubBootstrap:
     """
 
     kind = "hub"
+    address = "127.0.0.1"
+    listener: socket.socket | None = None
 
-    def __init__(self, hub: Hub, *, job: str, generation: int, timeout: float) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        job: str,
+        generation: int,
+        timeout: float,
+        secret: bytes | None = None,
+    ) -> None:
         self.hub = hub
         self.rank = hub.rank
         self.size = hub.size
         self.job = job
         self.generation = generation
+        self.secret = secret
         self._timeout = timeout
 
     def exchange(self, blob: bytes) -> list[bytes]:

@@ -58,6 +58,9 @@ class MpiBootstrap:
     """
 
     kind = "mpi"
+    secret: bytes | None = None
+    address = ""
+    listener: socket.socket | None = None
 
     def __init__(self, communicator: Any, *, job: str, generation: int, timeout: float) -> None:
         self.communicator = communicator

@@ -14,6 +14,7 @@ from kadril.world.bootstrap.base import Bootstrap
 from kadril.world.bootstrap.hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap, import_mpi
 from kadril.world.bootstrap.store import StoreBootstrap
+from kadril.world.bootstrap.tcp import TcpBootstrap
 from kadril.world.handshake import SECRET_BYTES
 from kadril.world.hub import Hub
 from kadril.world.identity import TORCH, Identity
@@ -41,7 +42,7 @@ def open_bootstrap(identity: Identity, generation: int, config: Config) -> Boots
     if kind == "unix":
         return by_hub(identity, place, generation, config)
     if kind == "tcp":
-        return by_store(identity, place, generation, config)
+        return by_address(identity, place, generation, config)
     if kind == "mpi":
         return by_mpi(identity, generation, config)
     if kind == TORCH:
@@ -76,9 +77,10 @@ def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bo
             _listeners[identity.listen_fd] = unix.adopt(identity.listen_fd, path)
         listener = _listeners[identity.listen_fd]
     assert identity.size is not None  # noqa: S101 - only MPI leaves it open
+    secret = read_secret(identity.secret_file)
     hub = Hub.open(
         path,
-        read_secret(identity.secret_file),
+        secret,
         identity.rank,
         identity.size,
         job=identity.job,
@@ -87,16 +89,34 @@ def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bo
         timeout=config.connect_timeout,
     )
     return HubBootstrap(
-        hub, job=identity.job, generation=generation, timeout=config.connect_timeout
+        hub,
+        job=identity.job,
+        generation=generation,
+        timeout=config.connect_timeout,
+        secret=secret,
     )
 
 
-def by_store(identity: Identity, place: str, generation: int, config: Config) -> Bootstrap:
-    """At torch's store."""
+def by_address(identity: Identity, place: str, generation: int, config: Config) -> Bootstrap:
+    """At a port of rank 0's host: a hub where kadril started the ranks, or else torch's store.
+
+    Other launchers and programs that name an address expect torch's store there, and some serve it.
+    """
     host, _, port = place.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"the rendezvous must be tcp:<host>:<port>, got tcp:{place}")
     assert identity.size is not None  # noqa: S101 - only MPI leaves it open
+    if identity.secret_file and identity.is_own:
+        return TcpBootstrap.open(
+            host.strip("[]"),
+            int(port),
+            identity.rank,
+            identity.size,
+            job=identity.job,
+            generation=generation,
+            secret=read_secret(identity.secret_file),
+            config=config,
+        )
     return StoreBootstrap.at_address(
         host.strip("[]"),
         int(port),

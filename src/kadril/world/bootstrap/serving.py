@@ -16,6 +16,7 @@ from kadril.errors import RendezvousError
 from kadril.world.bootstrap.base import agree
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import pack, unpack
+from kadril.world.inet import bind, resolve
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -23,33 +24,6 @@ if TYPE_CHECKING:
     from kadril.world.bootstrap.base import Bootstrap
 
 __all__ = ["connect_store", "serve_store", "start_store"]
-
-BACKLOG = 4096
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket on one address of this host, and on no other.
-
-    Raises:
-        OSError: the name has no address, the address is not of this host, or the port is taken.
-    """
-    family, kind, protocol, _, address = resolve(host, port)
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def resolve(host: str, port: int) -> tuple[int, int, int, str, tuple[str, int]]:
-    """The first address of a host; that of localhost without asking a resolver."""
-    if host == "localhost":
-        host = "127.0.0.1"
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]  # type: ignore[return-value]
 
 
 def start_store(host: str, port: int, timeout: float) -> dist.TCPStore:

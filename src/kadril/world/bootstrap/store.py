@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import socket
 from typing import TYPE_CHECKING
 
 from kadril.errors import RendezvousError, name_ranks
@@ -20,6 +21,7 @@ from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import connect_store, start_store
 from kadril.world.deadline import Backoff, Deadline
 from kadril.world.fields import MAX_OBJECT_BYTES
+from kadril.world.inet import address_towards
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -44,6 +46,7 @@ class StoreBootstrap:
     """
 
     kind = "store"
+    listener: socket.socket | None = None
 
     def __init__(
         self,
@@ -57,15 +60,17 @@ class StoreBootstrap:
         secret: bytes | None,
         is_server: bool,
         timeout: float,
+        address: str = "",
     ) -> None:
         self.rank = rank
         self.size = size
         self.job = job
         self.generation = generation
+        self.address = address
         self._store = store
         self._place = place
         self._prefix = key_prefix(self)
-        self._secret = secret
+        self.secret = secret
         self._timeout = timeout
         self._is_server = is_server
         self._round = 0
@@ -112,6 +117,7 @@ class StoreBootstrap:
             secret=secret,
             is_server=is_server,
             timeout=timeout,
+            address=address_towards(host, port),
         )
 
     @classmethod
@@ -198,10 +204,10 @@ class StoreBootstrap:
             backoff.sleep(deadline)
 
     def _proof(self, key: str, blob: bytes) -> bytes:
-        if self._secret is None:
+        if self.secret is None:
             return b""
         message = b"kadril store\0" + hashlib.sha256(key.encode()).digest() + blob
-        return hmac.new(self._secret, message, hashlib.sha256).digest()
+        return hmac.new(self.secret, message, hashlib.sha256).digest()
 
     def _check(self, rank: int, key: str, value: bytes) -> bytes:
         """The blob of a value, if it is one of this job."""
@@ -211,7 +217,7 @@ class StoreBootstrap:
             raise RendezvousError(
                 f"the value of rank {rank} in the store is not kadril's"
             ) from error
-        num_proof_bytes = 0 if self._secret is None else hashlib.sha256().digest_size
+        num_proof_bytes = 0 if self.secret is None else hashlib.sha256().digest_size
         given, blob = data[:num_proof_bytes], data[num_proof_bytes:]
         if not hmac.compare_digest(given, self._proof(key, blob)):
             raise RendezvousError(

@@ -1,0 +1,37 @@
+"""What the tcp transport needs to be set up; `kadril.world.switchboard.Switchboard` is that.
+
+Written as a protocol, since a transport lies below the world and does not import it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+__all__ = ["Dialer"]
+
+
+class Dialer(Protocol):
+    """Connects ranks, wherever they are, and proves to both sides of a connection who they are.
+
+    Attributes:
+        rank: of this process in the world.
+    """
+
+    rank: int
+
+    def dial(self, world_ranks: Sequence[int], label: str) -> dict[int, socket.socket]:
+        """Connect the ranks of a group with each other; all of them call it.
+
+        Args:
+            world_ranks: of all members, in the same order on all of them.
+            label: of the group, unique in this world.
+
+        Returns:
+            A connection to each other member, by world rank.
+
+        Raises:
+            RendezvousError: a rank did not come in time, or left.
+        """
+        ...

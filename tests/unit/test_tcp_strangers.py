@@ -1,0 +1,178 @@
+"""The port of a host: ranks of the job find each other there, strangers change nothing."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from kadril.config import Config
+from kadril.errors import ConfigError, RendezvousError
+from kadril.world.acceptor import ARRIVAL, Acceptor
+from kadril.world.bootstrap.tcp import TcpBootstrap
+from kadril.world.deadline import Deadline
+from kadril.world.handshake import LinkClaim, digest, make_claim
+from kadril.world.inet import address_of, bind
+from kadril.world.joining import find, introduce
+from kadril.world.place import TcpPlace
+from kadril.world.wire import Connection, Kind, PeerClosedError, encode
+
+SECRET, OTHER = bytes(range(32)), bytes(32)
+GROUP = digest("world")
+
+Meet = Callable[..., "Future[TcpBootstrap]"]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def meet(port: int) -> Iterator[Meet]:
+    """Meet as a rank, in a thread of its own."""
+    with ThreadPoolExecutor(4) as pool:
+
+        def start(
+            rank: int, secret: bytes = SECRET, generation: int = 0, timeout: float = 20.0
+        ) -> Future[TcpBootstrap]:
+            config = Config(connect_timeout=timeout)
+            open_here = functools.partial(TcpBootstrap.open, job="j", config=config)
+            place = ("127.0.0.1", port, rank, 2)
+            return pool.submit(open_here, *place, generation=generation, secret=secret)
+
+        yield start
+
+
+def exchange(ranks: list[TcpBootstrap]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(lambda each: each.exchange(bytes([each.rank])), ranks))
+    assert told == [[b"\0", b"\1"]] * 2
+
+
+def close(ranks: list[TcpBootstrap]) -> None:
+    for each in ranks:
+        each.close()
+
+
+def connect(port: int) -> socket.socket:
+    """Connect as soon as somebody listens."""
+    return TcpPlace("127.0.0.1", port).connect(Deadline(20.0))
+
+
+def test_strangers_at_the_rendezvous_change_nothing(meet: Meet, port: int) -> None:
+    first = meet(0)
+    idle = [connect(port) for _ in range(100)]
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 2000, encode(Kind.CLAIM, bytes(200))):
+        with connect(port) as stranger:
+            stranger.sendall(data)
+    ranks = [each.result(20.0) for each in (first, meet(1))]
+    exchange(ranks)
+    close(ranks)
+    for each in idle:
+        each.close()
+
+
+def test_another_secret_is_refused_on_both_sides(meet: Meet) -> None:
+    first, second = meet(0, timeout=2.0), meet(1, secret=OTHER, timeout=2.0)
+    with pytest.raises(RendezvousError, match="same KADRIL_JOB and KADRIL_SECRET_FILE"):
+        second.result(20.0)
+    with pytest.raises(RendezvousError, match="rank 1 of 2 did not come"):
+        first.result(20.0)
+
+
+def test_a_rank_that_is_ahead_waits_for_the_next_generation(meet: Meet) -> None:
+    """While rank 0 is still in the last world, its port is in the hands of the acceptor."""
+    ranks = [each.result(20.0) for each in (meet(0), meet(1))]
+    assert ranks[0].listener is not None
+    acceptor = Acceptor(ranks[0].listener, SECRET, "j", 0, {})
+    ranks[1].close()
+    ahead = meet(1, generation=1)
+    acceptor.close()  # it has come, or not: both orders must work
+    ranks[0].close()
+    ranks = [each.result(20.0) for each in (meet(0, generation=1), ahead)]
+    exchange(ranks)
+    close(ranks)
+
+
+@pytest.fixture
+def host() -> Iterator[tuple[TcpPlace, Connection]]:
+    """The port of a host with rank 2, and where that rank gets its connections."""
+    listener = bind("127.0.0.1", 0)
+    mine, theirs = socket.socketpair()
+    mailbox = Connection(mine)
+    mailbox.trust()
+    acceptor = Acceptor(listener, SECRET, "j", 5, {2: Connection(theirs)})
+    yield TcpPlace("127.0.0.1", listener.getsockname()[1]), mailbox
+    acceptor.close()
+    mailbox.close()
+
+
+def call(place: TcpPlace, claim: LinkClaim, secret: bytes = SECRET) -> tuple[Connection, object]:
+    deadline = Deadline(20.0)
+    connection, challenge = find(place, claim.source, deadline, 20.0)
+    verdict = introduce(connection, secret, claim, challenge, deadline)
+    return connection, verdict and (verdict.kind, verdict.payload.decode())
+
+
+def test_a_connection_is_handed_to_its_rank(host: tuple[TcpPlace, Connection]) -> None:
+    place, mailbox = host
+    connection, verdict = call(place, LinkClaim(7, 2, "j", 5, GROUP))
+    assert verdict == (Kind.WELCOME, "")
+    frame = mailbox.receive(Deadline(20.0))
+    assert ARRIVAL.unpack(frame.payload) == (7, GROUP)
+    assert frame.descriptor is not None
+    with socket.socket(fileno=frame.descriptor) as handed, connection.socket as kept:
+        handed.settimeout(20.0)
+        kept.sendall(b"hello")
+        assert handed.recv(10) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (LinkClaim(7, 3, "j", 5, GROUP), "rank 3 is not on this host"),
+        (LinkClaim(7, 2, "j", 4, GROUP), "in generation 5"),
+        (LinkClaim(7, 2, "j", 5, GROUP, version=99), "in generation 5"),
+    ],
+    ids=["other host", "old generation", "other version"],
+)
+def test_a_claim_that_does_not_fit_is_told_why(
+    host: tuple[TcpPlace, Connection], claim: LinkClaim, reason: str
+) -> None:
+    connection, verdict = call(host[0], claim)
+    connection.close()
+    assert isinstance(verdict, tuple)
+    assert verdict[0] == Kind.REFUSED
+    assert reason in verdict[1]
+
+
+def test_strangers_at_the_port_of_a_host_are_dropped(host: tuple[TcpPlace, Connection]) -> None:
+    place, mailbox = host
+    for claim, secret in (
+        (LinkClaim(7, 2, "j", 5, GROUP), OTHER),
+        (LinkClaim(7, 2, "another job", 5, GROUP), SECRET),
+    ):
+        connection, verdict = call(place, claim, secret)
+        assert verdict is None  # closed without a word
+        connection.close()
+    # A proof that was recorded elsewhere is for another challenge.
+    connection, _ = find(place, 7, Deadline(20.0), 20.0)
+    recorded = make_claim(SECRET, LinkClaim(7, 2, "j", 5, GROUP), bytes(32))
+    connection.send(Kind.CLAIM, recorded, deadline=Deadline(20.0))
+    with pytest.raises(PeerClosedError):
+        connection.receive(Deadline(20.0))
+    connection.close()
+    assert mailbox.poll() is None
+    test_a_connection_is_handed_to_its_rank(host)
+
+
+def test_addresses_of_interfaces() -> None:
+    assert address_of("lo") == "127.0.0.1"
+    assert address_of("10.1.2.3") == "10.1.2.3"
+    with pytest.raises(ConfigError, match=r"KADRIL_INTERFACE=nosuch .* interfaces are .*lo"):
+        address_of("nosuch")
