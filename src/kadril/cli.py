@@ -30,6 +30,10 @@ VERBS = {
     "ddlrun": ("kadril.launch.ddlrun_command", "start ranks with the options of IBM's ddlrun"),
     "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
     "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
+    "forecast": (
+        "kadril.observe.forecast",
+        "forecast the time of an all-reduce on many hosts, by a model",
+    ),
     "compat-path": (
         "kadril.compat.path_command",
         "print the PYTHONPATH of the packages of --compat, for other launchers",

@@ -9,4 +9,6 @@ environment    variables and launcher
 selftest       two real ranks: a sum, a mismatch, a death
 plan_report    `kadril doctor --plan`: an all-reduce over several hosts, as text
 machine        the facts about the machine by themselves; cgroup: limits of containers
+forecast       the command `kadril forecast`; forecast_plot: its picture
+quantities     bandwidths and durations as people write them
 """

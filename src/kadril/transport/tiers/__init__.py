@@ -5,6 +5,7 @@
 | tiered.py | the transport: which way each collective goes, groups |
 | topology.py | which ranks share a host, which hosts share a rack |
 | tier_plan.py | who adds which elements, and what crosses which link; pure data |
+| cost_model.py | the time that a plan, a ring, a tree or a torus takes, by a model |
 | tier_group.py, host_notes.py | how ranks of several hosts meet; the notes inside a host |
 | tier_reduction.py, tier_reduce_scatter.py | reductions, chunk by chunk |
 | tier_moves.py, tier_blocks.py | broadcast and all-gather; an array seen as one block per host |
