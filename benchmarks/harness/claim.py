@@ -120,4 +120,5 @@ def with_others(results: Results, directory: Path) -> Results:
     measured = {series.workload for series in results.series}
     before = Results.read(path)
     others = [series for series in before.series if series.workload not in measured]
-    return dataclasses.replace(results, series=[*others, *results.series])
+    facts = {**before.facts, **results.facts}
+    return dataclasses.replace(results, series=[*others, *results.series], facts=facts)
