@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kadril.config import Config
+from kadril.config import Config, variable
 from kadril.errors import ConfigError
 from kadril.world.layout import Layout
 
 __all__ = ["Choice", "choose_transport"]
+
+# What only tiers do. With one rank on each host another transport would leave it undone in silence.
+TIERED_OPTIONS = ("tiers", "wire_dtype")
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,20 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
         between = backend or between
         check_between(between, bootstrap_kind)
         return Choice(kind, between, "it was asked for")
+    asked = [name for name in TIERED_OPTIONS if getattr(config, name)]
     if kind != "auto":
         check(kind, layout, bootstrap_kind)
+        if asked and num_hosts > 1:
+            raise ConfigError(
+                f"{' and '.join(map(variable, asked))} is for transport 'tiered', and transport"
+                f" {config.transport!r} was asked for. Leave one of them out"
+            )
         return Choice(kind, backend or "gloo", "it was asked for")
     if layout.size == 1:
         return Choice("alone", "", "there is one rank")
     if num_hosts == 1:
         return Choice("shm", "", f"all {layout.size} ranks are on one host")
-    if num_hosts < layout.size:
+    if num_hosts < layout.size or asked:
         reason = f"the {layout.size} ranks are on {num_hosts} hosts, {between} between them"
         return Choice("tiered", between, reason)
     if between == "mpi":
