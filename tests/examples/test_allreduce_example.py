@@ -19,7 +19,7 @@ def run(*command: str) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_ranks_add_up(num_ranks: int) -> None:
     lines = run("-m", "kadril", "run", "-np", str(num_ranks), str(PROGRAM))
     total = [float(num_ranks * i + 10 * sum(range(num_ranks))) for i in range(4)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from example import run_on_pool
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "partitions.md").read_text("utf-8")
@@ -18,6 +19,12 @@ def program_with(words: str) -> str:
     return program
 
 
+def test_the_first_program_runs() -> None:
+    printed = "each worker holds (2, 4, 8, 8) of (2, 4, 16, 16)\n"
+    assert run_on_pool(program_with("nn.distribute"), num_ranks=4) == [printed, "", "", ""]
+
+
+@pytest.mark.long  # four processes load all of torch, as those of README do every day
 def test_the_first_program_runs_by_its_command(tmp_path: Path) -> None:
     (tmp_path / "split.py").write_text(program_with("nn.distribute"), encoding="utf-8")
     assert "\nkadril run -np 4 split.py\n" in GUIDE

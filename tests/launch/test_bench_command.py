@@ -137,7 +137,8 @@ def test_every_collective_gives_right_results(playground: Playground) -> None:
     assert len(report.results) == 7 * 2 * 4 + 2
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+# The engine is the same for both; where MPICH is, and how it is started, `tests/unit` knows.
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.long)])
 def test_mpi(playground: Playground, flavour: str, request: pytest.FixtureRequest) -> None:
     try:
         find_start(flavour, 2)
@@ -173,7 +174,11 @@ def is_rank(command: str) -> bool:
 
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+    ],
 )
 def test_nothing_is_left_when_the_driver_is_ended(
     playground: Playground, signum: int, code: int

@@ -20,7 +20,7 @@ def table(text: str) -> dict[str, tuple[bool, str]]:
     return {name: (mark == "X", remark) for mark, name, remark in found}
 
 
-@pytest.mark.parametrize("flag", ["--check-build", "-cb"])
+@pytest.mark.parametrize("flag", ["--check-build", pytest.param("-cb", marks=pytest.mark.long)])
 def test_the_table_is_true(playground: Playground, flag: str) -> None:
     done = playground.start(flag).finish(timeout=60)
     assert (done.code, done.err) == (0, b"")

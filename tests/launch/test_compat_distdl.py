@@ -260,9 +260,15 @@ def test_several_packages_at_once(playground: Playground) -> None:
             print(horovod.__version__, distdl.__version__, says_how)
         """,
     )
-    for words in (["--compat", "distdl,horovod"], ["--compat", "distdl", "--compat", "horovod"]):
-        result = playground.start(*words, "-np", "1", sys.executable, script).finish(timeout=60)
-        assert lines(result) == ["[0] 0.28.1 0.5.0 True"]
+    words = ["--compat", "distdl,horovod", "-np", "1", sys.executable]
+    assert lines(playground.start(*words, script).finish(timeout=60)) == ["[0] 0.28.1 0.5.0 True"]
+    found = """
+        from importlib.util import find_spec
+        print([find_spec(name) is not None for name in ("horovod", "distdl")])
+    """
+    words = ["--compat", "distdl", "--compat", "horovod", "-np", "1", sys.executable]
+    result = playground.start(*words, playground.write("found.py", found)).finish(timeout=60)
+    assert lines(result) == ["[0] [True, True]"]
 
 
 def test_it_is_found_by_nobody_else(playground: Playground) -> None:

@@ -30,6 +30,8 @@ def blocks(language: str) -> list[str]:
 
 
 COMMANDS = [line for block in blocks("") for line in block.splitlines()]
+# Run by other tests too: the program by forked ranks, below; the report by `test_build_report.py`.
+RARE = ("kadril run -np 2 python train_kadril.py", "kadril run --check-build")
 TIMELINE = re.compile(r"trace\.json|config\.yaml")
 
 MEAN_OF_ALL_RANKS = """
@@ -79,7 +81,10 @@ def run(playground: Playground, command: str) -> Result:
     return playground.launched[-1].finish(timeout=60)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(line, marks=[pytest.mark.long] * (line in RARE)) for line in COMMANDS],
+)
 def test_command(playground: Playground, command: str) -> None:
     lay_out(playground, command)
     result = run(playground, command)
