@@ -67,6 +67,7 @@ def test_each_has_its_turn_in_each_round(program: Path, tmp_path: Path) -> None:
     assert book.read_text().split("\n") == ["a 0", "b 0", "b 1", "a 1", "a 2", "b 2", ""]
 
 
+@pytest.mark.long
 def test_a_program_that_ends_too_early(program: Path, tmp_path: Path) -> None:
     settings = {name: [str(tmp_path / "book"), name] for name in ("a", "broken")}
     with pytest.raises(ProgramError, match="ended before its last turn"):

@@ -91,7 +91,11 @@ print("the communicator is the caller's", flush=True)
 
 @pytest.mark.parametrize(
     ("flavour", "level", "num_refused"),
-    [("openmpi", "serialized", 0), ("mpich", "serialized", 0), ("mpich", "single", 2)],
+    [
+        ("openmpi", "serialized", 0),
+        pytest.param("mpich", "serialized", 0, marks=pytest.mark.long),
+        ("mpich", "single", 2),
+    ],
 )
 def test_one_process_among_others(
     flavour: str, level: str, num_refused: int, tmp_path: Path, pytestconfig: pytest.Config

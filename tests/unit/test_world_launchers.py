@@ -119,30 +119,23 @@ def test_leaving_without_shutdown_and_without_a_peer(tmp_path: Path) -> None:
 
 
 def test_torchrun(tmp_path: Path) -> None:
-    """The agent serves the store; the ranks' private directories are gone when they have met."""
+    """The agent serves the store; the ranks' private directories are gone when they have met.
+
+    With a process group, both say the same, and the launcher's place to meet is kept.
+    """
     torchrun = BIN / "torchrun"
     if not torchrun.exists():
         pytest.skip("torch without torchrun")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     launcher = [str(torchrun), "--standalone", "--nproc-per-node", "2"]
-    run([*launcher, PROGRAM, str(tmp_path), "auto=20", "c10d=6"], TMPDIR=str(temporary))
-    for rank, (shm, c10d) in enumerate(written(tmp_path, 2)):
-        assert shm == one_host(rank, 2, "shm", "torchrun")
-        assert c10d == one_host(rank, 2, "c10d", "torchrun")
-    assert [path.name for path in temporary.iterdir() if path.name.startswith("kadril")] == []
-
-
-def test_torchrun_with_a_process_group(tmp_path: Path) -> None:
-    """Both say the same, and the launcher's place to meet is kept."""
-    torchrun = BIN / "torchrun"
-    if not torchrun.exists():
-        pytest.skip("torch without torchrun")
-    launcher = [str(torchrun), "--standalone", "--nproc-per-node", "2"]
-    run([*launcher, PROGRAM, str(tmp_path), "auto=1", "group=gloo", "auto=6", "c10d=6"])
+    with_a_group = ["group=gloo", "auto=6", "c10d=6"]
+    program = [PROGRAM, str(tmp_path), "auto=20", "c10d=6", *with_a_group]
+    run([*launcher, *program], TMPDIR=str(temporary))
     for rank, facts in enumerate(written(tmp_path, 2)):
-        kinds = ("shm", "shm", "c10d")
+        kinds = ("shm", "c10d", "shm", "c10d")
         assert facts == [one_host(rank, 2, kind, "torchrun") for kind in kinds]
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("kadril")] == []
 
 
 def test_srun(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_a_model_that_was_compiled_needs_no_example(world: World) -> None:
     trainer.step()
 
 
-# More than torch compiles of one function.
-MANY = 12
+# More than the eight that torch compiles of one function.
+MANY = 9
 
 
 def ask_many_times(world: World, model: nn.Module, num_graphs: int) -> None:
