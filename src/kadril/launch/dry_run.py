@@ -31,7 +31,10 @@ def describe_run(options: RunOptions, environment: Mapping[str, str]) -> Iterato
     placement = options.placement or this_host(options.num_ranks)
     first = placement.hosts[0]
     port = options.ssh.port or PORT
-    name = socket.gethostname() if first.is_here else first.name.rpartition("@")[2]
+    if len(placement.hosts) == 1:
+        name = "127.0.0.1"
+    else:
+        name = socket.gethostname() if first.is_here else first.name.rpartition("@")[2]
     rendezvous = f"tcp:{name}:{port}"
     if placement.needs_ssh:
         yield "# kadril run starts an agent on each host, which starts the ranks:"
