@@ -1,7 +1,8 @@
 """Who is measured: each has ranks of its own on all hosts, which wait for their turns side by side.
 
 contestant               all-reduce by
-tiered                   kadril, transport tiered
+tiered                   kadril, transport tiered: gloo between hosts, as under torchrun
+tiered, tcp              the same with connections of our own, as under `kadril run`
 tiered, round robin      the same, where rank r is on host r mod H
 tiered, bf16             kadril, transport tiered, 16 bits of each float between hosts
 flat                     kadril, transport c10d: every rank sends to every rank
@@ -12,10 +13,10 @@ Open MPI, tuned          the same, without HAN
 MPICH                    mpi4py
 
 contestant               training step of the 10M-parameter MLP by
-DistributedOptimizer     kadril.torch, SGD
+DistributedOptimizer     kadril.torch over tiered, SGD; "tcp" as above
 DDP                      DistributedDataParallel on gloo, SGD
 DDP, views               the same, with gradient_as_bucket_view
-sharded                  kadril.sharded.POS_Trainer, Adam
+sharded                  kadril.sharded.POS_Trainer over tiered, Adam; "tcp" as above
 DDP + ZeRO               DistributedDataParallel and ZeroRedundancyOptimizer, Adam
 DDP + ZeRO, views        the same, with parameters_as_bucket_view
 """
@@ -50,9 +51,11 @@ class Contestant:
 
 
 TIERED = {"transport": "tiered"}
+OWN = {"transport": "tiered:tcp"}
 
 SUMS = {
     "tiered": Contestant("kadril", TIERED),
+    "tiered, tcp": Contestant("kadril", OWN),
     "tiered, round robin": Contestant("kadril", TIERED, round_robin=True),
     "tiered, bf16": Contestant("kadril", {**TIERED, "wire_dtype": "bf16"}),
     "flat": Contestant("kadril", {"transport": "c10d"}),
@@ -65,9 +68,11 @@ SUMS = {
 
 TRAININGS = {
     "DistributedOptimizer": Contestant("kadril", TIERED, training=("training", "kadril")),
+    "DistributedOptimizer, tcp": Contestant("kadril", OWN, training=("training", "kadril")),
     "DDP": Contestant("gloo", training=("training", "DDP")),
     "DDP, views": Contestant("gloo", training=("training", "DDP views")),
     "sharded": Contestant("kadril", TIERED, training=("sharded", "kadril")),
+    "sharded, tcp": Contestant("kadril", OWN, training=("sharded", "kadril")),
     "DDP + ZeRO": Contestant("gloo", training=("sharded", "DDP + ZeRO")),
     "DDP + ZeRO, views": Contestant("gloo", training=("sharded", "DDP + ZeRO, views")),
 }

@@ -19,6 +19,7 @@ from rank import run_rank
 
 import kadril.torch
 import kadril.transport.c10d
+import kadril.transport.tcp
 import kadril.transport.tiers.tiered  # noqa: F401 - loaded before the fork
 
 

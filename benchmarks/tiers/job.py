@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kadril.bench.peers import clean_environment, find_mpirun
 from kadril.errors import KadrilError
 from kadril.testing.host import INTERFACE, HostProcess
 from kadril.testing.host_network import HostNetwork
+from kadril.world.handshake import SECRET_BYTES
 
 __all__ = ["ContestantLost", "Job", "Sample"]
 
@@ -105,13 +107,7 @@ class Job:
             if contestant.library not in ("kadril", "gloo"):
                 continue
             for rank in range(self._size):
-                variables = {
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(self._size),
-                    "MASTER_ADDR": self._hosts[0].address,
-                    "MASTER_PORT": str(FIRST_PORT + number),
-                    "GLOO_SOCKET_IFNAME": INTERFACE,
-                }
+                variables = self._identity(contestant, rank, FIRST_PORT + number)
                 host = contestant.host_of(rank, len(self._hosts), self._hosts[0].ranks)
                 ranks[host].append((name, variables))
         for host in self._hosts:
@@ -123,6 +119,30 @@ class Job:
                     json.dumps(ranks[host.index]),
                 ]
                 self._start(host.index, words, self._environment())
+
+    def _identity(self, contestant: Contestant, rank: int, port: int) -> dict[str, str]:
+        """Variables by which a rank finds the others: those of torchrun, or of `kadril run`."""
+        address = self._hosts[0].address
+        if contestant.options.get("transport") != "tiered:tcp":
+            return {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(self._size),
+                "MASTER_ADDR": address,
+                "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": INTERFACE,
+            }
+        secret = self.net.directory / "secret"
+        if not secret.exists():
+            secret.touch(mode=0o600)
+            secret.write_bytes(secrets.token_bytes(SECRET_BYTES))
+        return {
+            "KADRIL_RANK": str(rank),
+            "KADRIL_SIZE": str(self._size),
+            "KADRIL_JOB": "tiers",
+            "KADRIL_SECRET_FILE": str(secret),
+            "KADRIL_RENDEZVOUS": f"tcp:{address}:{port}",
+            "KADRIL_INTERFACE": INTERFACE,
+        }
 
     def _start_mpi(self, name: str, contestant: Contestant) -> None:
         mpirun = find_mpirun(contestant.library)

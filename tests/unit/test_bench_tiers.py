@@ -53,7 +53,7 @@ def test_bars(tiers: ModuleType) -> None:
     assert states(tiers, results) == {
         "tiered, 1.03x of the least volume on every uplink": "reached",
         "tiered, round robin, 1.03x of the least volume on every uplink": "missed",
-        "0.90 of the bound": "reached",
+        "tiered, 0.90 of the bound": "reached",
         "1.4x as fast as gloo": "reached",
         "at most 1.05x of the best MPI": "reached",
         "bf16 1.7x as fast": "reached",
