@@ -110,13 +110,34 @@ def test_ranks_of_two_hosts_with_two_each_are_tiered() -> None:
 
 @pytest.mark.parametrize("count", [3, 3_000_000], ids=["meeting", "packets"])
 def test_a_link_that_is_down_is_told_on_both_sides(whole: HostNetwork, count: int) -> None:
-    """The rank that did not hold gloo's store once waited 53 s beyond its patience, silently."""
     with Ranks(2, transport="tcp", hosts=whole, link_timeout=LINK_TIMEOUT) as ranks:
         ranks.start(allreduce_for_ever, count)
         ranks.wait_mark("running")
         began = time.monotonic()
         whole.link_down(1)
         check_both_lost(ranks.wait(30.0), began, LINK_TIMEOUT + MARGIN)
+
+
+@pytest.mark.parametrize("fault", ["link down", pytest.param("cut", marks=pytest.mark.long)])
+def test_gloo_s_ranks_do_not_wait_longer_than_patience(whole: HostNetwork, fault: str) -> None:
+    """The rank that did not hold the store once waited 53 s beyond its patience, silently."""
+    patience = 2.0
+    with Ranks(2, transport="c10d", hosts=whole, patience=patience) as ranks:
+        ranks.start(allreduce_for_ever, 300_000)
+        ranks.wait_mark("running")
+        began = time.monotonic()
+        if fault == "cut":
+            whole.cut(0, 1)
+        else:
+            whole.link_down(1)
+        for outcome in ranks.wait(40.0):
+            other = 1 - outcome.rank
+            assert outcome.error is not None, outcome
+            assert outcome.error.type in ("Stalled", "PeerLost"), outcome
+            assert outcome.error.fields["rank"] == other, outcome
+            assert outcome.error.fields["host"] == f"host{other}", outcome
+            assert outcome.finished is not None
+            assert outcome.finished - began < patience + 2 * MARGIN, outcome
 
 
 def test_a_link_that_is_down_is_noticed_by_ranks_that_only_wait(whole: HostNetwork) -> None:

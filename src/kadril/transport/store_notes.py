@@ -8,12 +8,14 @@ what it knows under its own rank, and a rank whose call failed reads the notes o
     num_endings       so that a waiting rank asks once, not once per rank
 
 No note is written or read as long as calls go through. Where the store itself is gone there are no
-notes, and nothing is raised: what else is gone is for gloo to tell.
+notes, and nothing is raised: what else is gone is for gloo to tell. A store whose host went silent
+answers nothing, for minutes: so it is asked in a thread, and not waited for longer than a moment.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,6 +27,7 @@ from kadril.transport.ending import SURE, Ending
 __all__ = ["StoreNotes"]
 
 ANSWER_TIME = 0.5  # seconds that ranks which lost the same peer have to say so
+STORE_TIME = 1.5  # seconds that the store has for an answer
 
 logger = logging.getLogger("kadril")
 
@@ -43,6 +46,7 @@ class StoreNotes:
         self.rank = rank
         self.others = [other for other in range(size) if other != rank]
         self.has_ended = False
+        self._unanswered: threading.Thread | None = None
 
     def note_waiting(self, num_call: int) -> None:
         """Say that this rank waits in its n-th call."""
@@ -54,7 +58,9 @@ class StoreNotes:
         Who waits in a later call is not late. Who waits in an earlier one is late because of
         somebody else, most likely of one that has not even come so far, or waits for nobody.
         """
-        return self._ask(lambda: self._read_late(num_call), [])
+        # Without the store, there is no doubt only among two.
+        unknown = self.others if len(self.others) == 1 else []
+        return self._ask(lambda: self._read_late(num_call), unknown)
 
     def note_ending(self, ending: Ending) -> None:
         """Say why this rank leaves; the first word counts."""
@@ -62,8 +68,12 @@ class StoreNotes:
             return
         self.has_ended = True
         text = ending.encode().decode(errors="replace")
-        self._ask(lambda: self.store.set(f"ending/{self.rank}", text), None)
-        self._ask(lambda: self.store.add("num_endings", 1), 0)
+
+        def note() -> None:
+            self.store.set(f"ending/{self.rank}", text)
+            self.store.add("num_endings", 1)
+
+        self._ask(note, None)
 
     def endings(self) -> dict[int, Ending]:
         """Why other ranks left, by rank."""
@@ -104,9 +114,23 @@ class StoreNotes:
         return self.store.get(key) if self.store.check([key]) else None
 
     def _ask(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """The store's answer, or another where it is gone."""
-        try:
-            return question()
-        except RuntimeError as error:
-            logger.debug("no notes, the store is gone: %s", error)
+        """The store's answer, or another where it is gone or does not answer."""
+        if self._unanswered is not None and self._unanswered.is_alive():
             return otherwise
+        answers: list[Answer] = []
+
+        def ask() -> None:
+            try:
+                answers.append(question())
+            except RuntimeError as error:
+                logger.debug("no notes, the store is gone: %s", error)
+
+        # A daemon, since the answer may never come. One for each question: they are few.
+        asked = threading.Thread(target=ask, name=f"kadril-notes-{self.rank}", daemon=True)
+        asked.start()
+        asked.join(STORE_TIME)
+        if asked.is_alive():
+            self._unanswered = asked
+            logger.debug("no notes, the store does not answer")
+            return otherwise
+        return answers[0] if answers else otherwise
