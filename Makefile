@@ -92,7 +92,7 @@ test: check native-test python-test
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	MYPYPATH=tests/types $(BIN)/mypy -p kadril -m user_program
 	$(BIN)/clang-format --dry-run --Werror $(shell find native -name '*.cc' -o -name '*.h')
 
 native-test: setup

@@ -102,44 +102,6 @@ def test_packages_are_loaded_at_their_first_use() -> None:
     )
 
 
-USER_PROGRAM = """
-import numpy as np
-import torch
-
-import kadril
-
-P_x: kadril.partition.Partition = kadril.grid(1, 1, 2, 2)
-layer: kadril.nn.Conv2d = kadril.nn.Conv2d(P_x, 3, 8, 3)
-module: torch.nn.Module = layer
-total: torch.Tensor = kadril.allreduce(torch.ones(3), "mean")
-first: torch.Tensor | None = kadril.reduce(torch.ones(3))
-rows: np.ndarray[tuple[int, int], np.dtype[np.float64]] = kadril.allgather(np.ones((2, 3)))
-optimizer = kadril.torch.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1))
-trainer = kadril.sharded.POS_Trainer(module, "adam", {"lr": 1e-3})
-y: torch.Tensor = kadril.ops.all_sum_reduce(total, P_x, [0])
-mark = kadril.testing.ranks(1, 2)
-kadril.nn.Conv9d  # an error
-kadril.allreduce("x")  # an error
-"""
-
-
-@pytest.mark.timeout(300)  # where mypy has no cache yet
-def test_type_checkers_follow_names_that_are_loaded_lazily(tmp_path: Path) -> None:
-    """A program of a user, under mypy's strictest rules; its mistakes are found, nothing else."""
-    pytest.importorskip("mypy")
-    (tmp_path / "program.py").write_text(USER_PROGRAM, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "program.py")],
-        cwd=FACADE.parents[2],  # where `make check` has left its cache
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()[:-1]]
-    wrong = [i for i, line in enumerate(USER_PROGRAM.splitlines(), 1) if "an error" in line]
-    assert [int(line.partition(":")[0]) for line in lines] == wrong, done.stdout + done.stderr
-
-
 def test_a_star_import_leaves_torch_alone() -> None:
     """`from kadril import *` in a program must not put `kadril.torch` in the place of torch."""
     assert not PACKAGES & set(kadril.__all__)
