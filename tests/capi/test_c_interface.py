@@ -15,7 +15,7 @@ from capi_programs import HERE, compile_program, run
 from kadril import _native, capi
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_c_program_runs_every_operation(tmp_path: Path, num_ranks: int) -> None:
     program = compile_program("collectives.c", tmp_path)
     done = run([sys.executable, "-m", "kadril", "run", "-np", str(num_ranks), str(program)])

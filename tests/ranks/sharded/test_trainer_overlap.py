@@ -23,7 +23,7 @@ from kadril.world import World
 
 # Each fills a bucket of its own, so that there are as many portions as can be.
 SHAPES = ((300_007,), (280_000,), (3, 5), (290_000,), (310_000,), (270_000,))
-NUM_STEPS = 3
+NUM_STEPS = 2
 
 
 @ranks(2, 3, transports=("c10d", "mpi:openmpi"))
