@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from conformance import as_numpy, offsets, on_all_transports, uneven_counts
+from conformance import as_numpy, offsets, on_all_transports, on_some_ranks, uneven_counts
 from exact import DTYPE_NAMES, inputs, same, torch_dtype
 
 from kadril.transport.base import Message, Transport
@@ -153,3 +153,19 @@ def test_a_barrier_is_passed_only_when_all_have_come(world: World) -> None:
         world.transport.barrier()
         world.transport.allreduce(stamps, "max")
         assert stamps.tolist() == [turn + 1] * world.size
+
+
+@on_some_ranks
+def test_what_collectives_write_is_no_operation_that_autograd_counts(world: World) -> None:
+    """Over tiers a small sum was: a batch norm refused its backward pass, on some ranks."""
+    for count in (3, 500, 30_000):
+        array, out = torch.ones(count), torch.empty(count * world.size)
+        before = (array._version, out._version)
+        world.transport.allreduce(array)
+        world.transport.broadcast(array, 0)
+        world.transport.reduce(array, 1)
+        world.transport.allgatherv(array, out, [count] * world.size)
+        world.transport.alltoallv(
+            out, [count] * world.size, torch.empty_like(out), [count] * world.size
+        )
+        assert (array._version, out._version) == before
