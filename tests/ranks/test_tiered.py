@@ -150,6 +150,25 @@ def test_capabilities_are_those_of_the_parts(world: World) -> None:
     assert not transport.reaches_devices
 
 
+@ranks(5, transports=["tiered"], hosts="3+2")
+def test_tensors_in_the_memory_of_a_host(world: World) -> None:
+    """What the ranks of a host share is reduced in place; hosts differ, and the sums do not."""
+    transport = tiers_of(world, 30_000)
+    memory = transport.host_memory
+    assert memory is not None
+    for count in (100, 40_000):
+        array = world.shared_empty(count, torch.int64)
+        assert memory.segment.contains(array.data_ptr(), count * 8)
+        for _ in range(5):
+            array.copy_(numbers(world.rank, count))
+            transport.allreduce(array)
+            expected = torch.stack([numbers(rank, count) for rank in range(5)]).sum(0)
+            assert torch.equal(array, expected)
+        transport.broadcast(array.copy_(numbers(world.rank, count)), 4)
+        assert torch.equal(array, numbers(4, count))
+    tiers_of(world, 1 << 20)
+
+
 kept: list[Transport] = []
 
 

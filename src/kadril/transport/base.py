@@ -83,6 +83,14 @@ class Transport(abc.ABC):
         """
         return {}
 
+    @property
+    def host_memory(self) -> SharedMemory | None:
+        """What this rank shares with those of its host, if they share memory.
+
+        Collectives on it are quicker. See `shared_memory` for what all ranks of the group share.
+        """
+        return self.shared_memory
+
     def _look_for(self, array: Array) -> checks.Look:
         """Return what looks at an array, and at those given together with it."""
         return as_buffer

@@ -124,7 +124,7 @@ def as_numpy_buffer(array: npt.NDArray[np.generic]) -> Buffer:
 def as_bytes(array: Array) -> torch.Tensor:
     """The memory of a contiguous tensor or array as a flat uint8 tensor, without a copy."""
     tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-    # `.data`, not `.detach()`: what a collective writes is no operation of torch, by whatever means,
-    # and autograd counts versions. By its own strides an empty or one-element tensor need not look
+    # `.data`, not `.detach()`: what a collective writes is no operation of torch by whatever means,
+    # and autograd counts those. By its own strides an empty or one-element tensor need not look
     # contiguous to `view`.
     return tensor.data.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

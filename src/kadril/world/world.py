@@ -147,7 +147,7 @@ class World:
 
         self.check_usable("shared_empty")
         dtype = torch.float32 if dtype is None else dtype
-        memory = self.transport.shared_memory
+        memory = self.transport.host_memory
         if memory is not None:
             return memory.empty(shape, dtype)
         if not self._said_why_not_shared:

@@ -42,6 +42,7 @@ from kadril.transport.call import DIGEST_BYTES, Call
 from kadril.transport.network_group import Completion, Packet, as_data, as_tensor
 from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import OPS, CheckedReduction
+from kadril.transport.shared_memory import SharedMemory
 from kadril.transport.shm import ShmTransport
 from kadril.transport.tiers.host_notes import HostNotes
 from kadril.transport.tiers.tier_clock import TierClock
@@ -130,6 +131,11 @@ class TierGroup(NetworkTransport):
     def num_hosts(self) -> int:
         """Number of hosts."""
         return len(self.topology.hosts)
+
+    @property
+    def host_memory(self) -> SharedMemory | None:
+        """What the ranks of this host share."""
+        return self.inner.shared_memory
 
     # Meetings.
 
@@ -307,7 +313,8 @@ class TierGroup(NetworkTransport):
             self.outer._fail(failure)
         # Last, since it wakes ranks that then look for what was said.
         for group in (self._door, self.inner):
-            group.revoke("a call over several hosts failed")
+            if group.shared_memory is not None:
+                group.shared_memory.channel.revoke()  # without a word in the log: an error is told
 
     def close(self) -> None:
         """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
