@@ -108,7 +108,9 @@ def test_ranks_of_two_hosts_with_two_each_are_tiered() -> None:
             assert outcome.value == ("tiered", 10.0, [0, 1])
 
 
-@pytest.mark.parametrize("count", [3, 3_000_000], ids=["meeting", "packets"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(3, marks=pytest.mark.long), 3_000_000], ids=["meeting", "packets"]
+)
 def test_a_link_that_is_down_is_told_on_both_sides(whole: HostNetwork, count: int) -> None:
     with Ranks(2, transport="tcp", hosts=whole, link_timeout=LINK_TIMEOUT) as ranks:
         ranks.start(allreduce_for_ever, count)
@@ -164,6 +166,7 @@ def test_a_one_way_cut_is_told_on_both_sides(whole: HostNetwork) -> None:
         check_both_lost(ranks.wait(30.0), began, LINK_TIMEOUT + 2 * MARGIN)
 
 
+@pytest.mark.long
 def test_a_stopped_rank_on_another_host_is_late_and_not_dead(whole: HostNetwork) -> None:
     """Its kernel answers for it, also when its buffers are full, for longer than a dead one may."""
     patience = LINK_TIMEOUT + 2.0
