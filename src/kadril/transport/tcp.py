@@ -16,7 +16,6 @@ What is carried is neither encrypted nor checked for changes on the way.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -295,8 +294,9 @@ class TcpTransport(NetworkTransport):
                 if link not in spare:
                     link.close()
             self._poll.close()
-            with contextlib.suppress(OSError):
+            if self._alarm >= 0:  # not twice: the number may be another file's by then
                 os.close(self._alarm)
+                self._alarm = -1
 
 
 def view(memory: torch.Tensor) -> memoryview:
