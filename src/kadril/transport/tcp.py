@@ -22,6 +22,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -75,6 +76,8 @@ class TcpTransport(NetworkTransport):
         self._label = label
         self._wire = threading.Lock()  # held to touch links, not to wait for them
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Once: its number may be another file's after that.
+        self._close_alarm = weakref.finalize(self, os.close, self._alarm)
         self._poll = select.epoll()
         self._poll.register(self._alarm, READ)
         self._masks: dict[int, int] = {}
@@ -294,9 +297,7 @@ class TcpTransport(NetworkTransport):
                 if link not in spare:
                     link.close()
             self._poll.close()
-            if self._alarm >= 0:  # not twice: the number may be another file's by then
-                os.close(self._alarm)
-                self._alarm = -1
+            self._close_alarm()
 
 
 def view(memory: torch.Tensor) -> memoryview:

@@ -18,7 +18,6 @@ import struct
 import threading
 from collections.abc import Mapping
 
-from kadril.errors import KadrilError
 from kadril.transport.forked_sockets import close_in_children
 from kadril.world.deadline import Deadline
 from kadril.world.door import Caller, Door, Guest, Visitor
@@ -73,8 +72,8 @@ class Acceptor:
                     return
                 try:
                     self._handle(key.data)
-                except (KadrilError, OSError) as error:
-                    logger.warning("the port of this host: %s", error)
+                except Exception as error:  # whatever came, the next connection must be served
+                    logger.warning("the port of this host: %r", error)
             self._door.expire()
 
     def _handle(self, what: Door | Visitor) -> None:
