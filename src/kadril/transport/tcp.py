@@ -44,6 +44,7 @@ FAREWELL_TIME = 5.0  # seconds to get a last word through to a rank that does no
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+ENDED = -1  # no longer watched
 
 logger = logging.getLogger("kadril")
 
@@ -176,14 +177,16 @@ class TcpTransport(NetworkTransport):
     def _watch(self, link: TcpLink) -> None:
         """Have the kernel tell what a link waits for, and nothing else."""
         mask = (READ if link.wants_to_read else 0) | (WRITE if link.wants_to_send else 0)
+        if link.is_ended:
+            mask = ENDED
         known = self._masks.get(link.peer)
         if mask == known:
             return
         self._masks[link.peer] = mask
         if known is None:
             self._poll.register(link, mask)
-        elif link.is_ended:
-            self._poll.unregister(link)  # the end of a connection is told for ever
+        elif mask == ENDED:
+            self._poll.unregister(link)  # the kernel would tell of the end for ever
         else:
             self._poll.modify(link, mask)
 
