@@ -37,7 +37,7 @@ def test_what_was_asked_for_is_noted_and_the_function_stays() -> None:
         ((), ("shm",), "at least one size"),
         ((0,), ("shm",), "1 to 16 ranks, not 0"),
         ((17,), ("shm",), "1 to 16 ranks, not 17"),
-        ((2,), ("tcp",), "no transport 'tcp'"),
+        ((2,), ("udp",), "no transport 'udp'"),
     ],
 )
 def test_what_cannot_be_had_is_refused(
