@@ -36,7 +36,7 @@ def check_bars(results: Results) -> Iterator[Bar]:
             yield from check_sums(results, link, layout)
     ddp = results.find(TRAINING, "DDP", "DDP, views")
     zero = results.find(TRAINING, "DDP + ZeRO", "DDP + ZeRO, views")
-    for carrier in ("", ", tcp"):
+    for carrier in ("", ", gloo"):
         for name, peer, what in (
             ("DistributedOptimizer", ddp, "DDP"),
             ("sharded", zero, "DDP + ZeroRedundancyOptimizer"),
@@ -52,10 +52,10 @@ def check_sums(results: Results, link: Link, layout: Layout) -> Iterator[Bar]:
     workload = link.workload(layout, link.largest)
     name = f"{layout.name}, {link.name}"
     tiered = results.find(workload, "tiered")
-    for setting in ("tiered", "tiered, tcp", "tiered, round robin"):
+    for setting in ("tiered", "tiered, gloo", "tiered, round robin"):
         yield volume_bar(results, link, layout, setting)
     bound = link.bound(layout.num_hosts, link.largest)
-    for setting in ("tiered", "tiered, tcp"):
+    for setting in ("tiered", "tiered, gloo"):
         shares = shares_of(bound, results.find(workload, setting))
         yield at_least(f"{name}: {setting}, 0.90 of the bound", shares, 0.9)
     least = LEAST_GAIN[layout.name]

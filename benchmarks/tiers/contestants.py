@@ -1,22 +1,23 @@
 """Who is measured: each has ranks of its own on all hosts, which wait for their turns side by side.
 
 contestant               all-reduce by
-tiered                   kadril, transport tiered: gloo between hosts, as under torchrun
-tiered, tcp              the same with connections of our own, as under `kadril run`
-tiered, round robin      the same, where rank r is on host r mod H
-tiered, bf16             kadril, transport tiered, 16 bits of each float between hosts
+tiered                   kadril, transport tiered, as under `kadril run`: connections of our own
+tiered, gloo             the same with gloo between hosts, as under torchrun
+tiered, round robin      tiered, where rank r is on host r mod H
+tiered, bf16             tiered, 16 bits of each float between hosts
 flat                     kadril, transport c10d: every rank sends to every rank
 gloo                     torch.distributed
-gloo, round robin        the same, where rank r is on host r mod H
+gloo, round robin        the same, where rank r is on host r mod H; on the slow link only
 Open MPI                 mpi4py, with the collectives that Open MPI takes by itself (HAN)
 Open MPI, tuned          the same, without HAN
 MPICH                    mpi4py
 
 contestant               training step of the 10M-parameter MLP by
-DistributedOptimizer     kadril.torch over tiered, SGD; "tcp" as above
+alone                    nobody for anybody: each rank trains by itself, SGD
+DistributedOptimizer     kadril.torch over tiered, SGD; "gloo" as above
 DDP                      DistributedDataParallel on gloo, SGD
 DDP, views               the same, with gradient_as_bucket_view
-sharded                  kadril.sharded.POS_Trainer over tiered, Adam; "tcp" as above
+sharded                  kadril.sharded.POS_Trainer over tiered, Adam; "gloo" as above
 DDP + ZeRO               DistributedDataParallel and ZeroRedundancyOptimizer, Adam
 DDP + ZeRO, views        the same, with parameters_as_bucket_view
 """
@@ -50,12 +51,12 @@ class Contestant:
         return rank % num_hosts if self.round_robin else rank // num_local
 
 
-TIERED = {"transport": "tiered"}
-OWN = {"transport": "tiered:tcp"}
+TIERED = {"transport": "tiered:tcp"}
+OVER_GLOO = {"transport": "tiered:c10d"}
 
 SUMS = {
     "tiered": Contestant("kadril", TIERED),
-    "tiered, tcp": Contestant("kadril", OWN),
+    "tiered, gloo": Contestant("kadril", OVER_GLOO),
     "tiered, round robin": Contestant("kadril", TIERED, round_robin=True),
     "tiered, bf16": Contestant("kadril", {**TIERED, "wire_dtype": "bf16"}),
     "flat": Contestant("kadril", {"transport": "c10d"}),
@@ -67,12 +68,13 @@ SUMS = {
 }
 
 TRAININGS = {
+    "alone": Contestant("gloo", training=("training", "alone")),
     "DistributedOptimizer": Contestant("kadril", TIERED, training=("training", "kadril")),
-    "DistributedOptimizer, tcp": Contestant("kadril", OWN, training=("training", "kadril")),
+    "DistributedOptimizer, gloo": Contestant("kadril", OVER_GLOO, training=("training", "kadril")),
     "DDP": Contestant("gloo", training=("training", "DDP")),
     "DDP, views": Contestant("gloo", training=("training", "DDP views")),
     "sharded": Contestant("kadril", TIERED, training=("sharded", "kadril")),
-    "sharded, tcp": Contestant("kadril", OWN, training=("sharded", "kadril")),
+    "sharded, gloo": Contestant("kadril", OVER_GLOO, training=("sharded", "kadril")),
     "DDP + ZeRO": Contestant("gloo", training=("sharded", "DDP + ZeRO")),
     "DDP + ZeRO, views": Contestant("gloo", training=("sharded", "DDP + ZeRO, views")),
 }

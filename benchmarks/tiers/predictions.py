@@ -28,7 +28,7 @@ def predict(link: Link, layout: Layout, num_bytes: int) -> dict[str, float]:
     topology = grid_topology(*layout)
     schedules = {
         "tiered": tiered_schedule(topology, num_bytes),
-        "tiered, tcp": tiered_schedule(topology, num_bytes),
+        "tiered, gloo": tiered_schedule(topology, num_bytes),
         "tiered, round robin": tiered_schedule(topology, num_bytes),
         "tiered, bf16": tiered_schedule(topology, num_bytes, wire=0.5),
         "flat": flat_schedule(*layout, num_bytes),

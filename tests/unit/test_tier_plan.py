@@ -10,7 +10,7 @@ from itertools import accumulate
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.transport.tiers.tier_plan import Sum, TierPlan, Way, make_plan
+from kadril.transport.tiers.tier_plan import Sum, TierPlan, Way, make_plan, sum_chunk_bytes
 from kadril.transport.tiers.topology import Topology, read_dimensions
 
 LAYOUTS = {
@@ -206,3 +206,15 @@ def test_latency_is_bought_with_volume_only_beyond_two_hosts() -> None:
     assert make_plan(two, 800).uplinks(1) == make_plan(two, 800, "one step").uplinks(1)
     quick = make_plan(four, 800, "one step").uplinks(1)
     assert math.isclose(quick[0][0] / make_plan(four, 800).uplinks(1)[0][0], 4 / 2)
+
+
+def test_chunks_grow_with_hosts_and_stay_several() -> None:
+    # With shares of 64 KiB ranks were busier with messages than the link with bytes.
+    mebi = 1 << 20
+    assert sum_chunk_bytes(64 * mebi, 2, is_rounded=False) == mebi
+    assert sum_chunk_bytes(64 * mebi, 2, is_rounded=True) == 2 * mebi
+    assert sum_chunk_bytes(64 * mebi, 4, is_rounded=True) == 4 * mebi
+    assert sum_chunk_bytes(8 * mebi, 4, is_rounded=True) == 2 * mebi
+    assert sum_chunk_bytes(1000, 4, is_rounded=True) == mebi
+    assert sum_chunk_bytes(10**9, 512, is_rounded=False) == 16 * mebi
+    assert sum_chunk_bytes(10**6, 4, is_rounded=False, least=30_000) == 60_000

@@ -46,7 +46,7 @@ class Network:
         num_bytes: of the array on each rank.
         inside: the speed inside a host.
         between: the speed between hosts.
-        chunk_bytes: of an array that are under way together.
+        chunk_bytes: of an array that are under way together; as the transport has it where None.
         wire: share of the bytes that tiers send between hosts: 0.5 for bf16.
     """
 
@@ -54,7 +54,7 @@ class Network:
     num_bytes: int
     inside: TierSpeed
     between: TierSpeed
-    chunk_bytes: int
+    chunk_bytes: int | None = None
     wire: float = 1.0
 
     @property
@@ -161,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--overhead", default="2us", metavar="TIME", help="of a message (default: 2us)")
     add("--local-bandwidth", default="5GB", metavar="RATE", help="of a rank (default: 5GB)")
     add("--local-latency", default="5us", metavar="TIME", help="inside a host (default: 5us)")
-    add("--chunk", default="1M", metavar="SIZE", help="of an array under way (default: 1M)")
+    add("--chunk", metavar="SIZE", help="of an array under way (default: as the transport)")
     add("--wire-dtype", choices=("bf16", "fp16"), help="tiers send float32 as such")
     add("--step", metavar="TIME", help="training step without communication, for efficiencies")
     add("--plot", type=Path, metavar="FILE", help="draw times over numbers of hosts")
@@ -202,8 +202,9 @@ def read_network(words: argparse.Namespace) -> Network:
             f"--hosts {words.hosts} --ranks {words.ranks} are {words.hosts * words.ranks} workers;"
             f" at most {MOST_RANKS} are planned"
         )
-    num_bytes, chunk_bytes = parse_size(words.bytes), parse_size(words.chunk)
-    if not num_bytes or not chunk_bytes:
+    num_bytes = parse_size(words.bytes)
+    chunk_bytes = None if words.chunk is None else parse_size(words.chunk)
+    if not num_bytes or chunk_bytes == 0:
         raise ConfigError(f"--bytes {words.bytes} and --chunk {words.chunk} must not be 0")
     overhead = parse_duration(words.overhead)
     return Network(

@@ -25,7 +25,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kadril.transport.tiers.tier_plan import Sum, TierPlan, make_plan
+from kadril.transport.tiers.tier_plan import (
+    CHUNK_BYTES,
+    Sum,
+    TierPlan,
+    make_plan,
+    sum_chunk_bytes,
+)
 from kadril.transport.tiers.topology import Topology
 
 __all__ = [
@@ -41,8 +47,6 @@ __all__ = [
     "torus_schedule",
     "tree_schedule",
 ]
-
-CHUNK_BYTES = 1 << 20  # of the tiered transport
 
 
 class TierSpeed(NamedTuple):
@@ -115,7 +119,7 @@ class Schedule:
 
 
 def tiered_schedule(
-    topology: Topology, num_bytes: int, *, wire: float = 1.0, chunk_bytes: int = CHUNK_BYTES
+    topology: Topology, num_bytes: int, *, wire: float = 1.0, chunk_bytes: int | None = None
 ) -> Schedule:
     """The schedule of the tiered transport, read off its plan.
 
@@ -123,8 +127,10 @@ def tiered_schedule(
         topology: whose ranks take part.
         num_bytes: of the array.
         wire: share of the bytes that cross between hosts: 0.5 for float32 sent as bf16.
-        chunk_bytes: of the array that are under way together.
+        chunk_bytes: of the array that are under way together; as the transport has it where None.
     """
+    if chunk_bytes is None:
+        chunk_bytes = sum_chunk_bytes(num_bytes, len(topology.hosts), is_rounded=wire < 1)
     plan = make_plan(topology, num_bytes)
     # A rank of the host with the most of them sends, and then gets, all but its own part.
     num_local = max(map(len, topology.hosts))

@@ -31,14 +31,13 @@ from kadril.transport.operands import CheckedMessage, CheckedReduction
 from kadril.transport.tiers.pipeline import Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
 from kadril.transport.tiers.tier_moves import TierBroadcast, TierGather
-from kadril.transport.tiers.tier_plan import way_for
+from kadril.transport.tiers.tier_plan import CHUNK_BYTES, sum_chunk_bytes, way_for
 from kadril.transport.tiers.tier_reduce_scatter import TierReduceScatter
 from kadril.transport.tiers.tier_reduction import TierReduction, reduce_rows
 from kadril.transport.tiers.topology import Topology, read_dimensions
 
 __all__ = ["TieredTransport"]
 
-CHUNK_BYTES = 1 << 20
 
 BYTE = DTYPES["uint8"]
 
@@ -98,7 +97,7 @@ class TieredTransport(TierGroup):
             self._agree(call)
             way = way_for(source.nbytes)
             tiers = TierReduction(self, kernel, self.config.wire_dtype, way)
-            self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
+            self._pipeline.run(tiers.chunks(given, result, self._sum_chunk_bytes(source.nbytes)))
 
     def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
         source = reduction.source
@@ -114,7 +113,7 @@ class TieredTransport(TierGroup):
             self._agree(call)
             way = way_for(source.nbytes)
             tiers = TierReduction(self, kernel, self.config.wire_dtype, way, root)
-            self._pipeline.run(tiers.chunks(given, result, self.chunk_bytes))
+            self._pipeline.run(tiers.chunks(given, result, self._sum_chunk_bytes(source.nbytes)))
 
     def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
         source = reduction.source
@@ -189,6 +188,14 @@ class TieredTransport(TierGroup):
             self.inner._run_exchange, self._messages_inside(sends), self._messages_inside(recvs), ""
         )
         complete()
+
+    def _sum_chunk_bytes(self, num_bytes: int) -> int:
+        return sum_chunk_bytes(
+            num_bytes,
+            self.num_hosts,
+            is_rounded=bool(self.config.wire_dtype),
+            least=self.chunk_bytes,
+        )
 
     def _messages_inside(self, packets: Sequence[Packet]) -> list[CheckedMessage]:
         return [
