@@ -92,7 +92,7 @@ def check_both_lost(outcomes: list[Outcome], began: float, bound: float) -> None
 
 @pytest.mark.parametrize("transport", ["tcp", "c10d"])
 def test_ranks_on_two_hosts_meet(net: HostNetwork, transport: str) -> None:
-    with Ranks(2, transport=transport, hosts=net) as ranks:
+    with Ranks(2, transport=transport, network=net) as ranks:
         ranks.start(sum_of_ranks)
         for outcome in ranks.wait(30.0):
             assert outcome.error is None, outcome
@@ -101,7 +101,7 @@ def test_ranks_on_two_hosts_meet(net: HostNetwork, transport: str) -> None:
 
 def test_ranks_of_two_hosts_with_two_each_are_tiered() -> None:
     """By default on several hosts: shared memory inside, our own connections between."""
-    with hosts(2, ranks=2, ssh=False) as net, Ranks(4, transport="tiered", hosts=net) as ranks:
+    with hosts(2, ranks=2, ssh=False) as net, Ranks(4, transport="tiered", network=net) as ranks:
         ranks.start(sum_of_ranks)
         for outcome in ranks.wait(30.0):
             assert outcome.error is None, outcome
@@ -112,7 +112,7 @@ def test_ranks_of_two_hosts_with_two_each_are_tiered() -> None:
     "count", [pytest.param(3, marks=pytest.mark.long), 3_000_000], ids=["meeting", "packets"]
 )
 def test_a_link_that_is_down_is_told_on_both_sides(whole: HostNetwork, count: int) -> None:
-    with Ranks(2, transport="tcp", hosts=whole, link_timeout=LINK_TIMEOUT) as ranks:
+    with Ranks(2, transport="tcp", network=whole, link_timeout=LINK_TIMEOUT) as ranks:
         ranks.start(allreduce_for_ever, count)
         ranks.wait_mark("running")
         began = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_link_that_is_down_is_told_on_both_sides(whole: HostNetwork, count: in
 def test_gloo_s_ranks_do_not_wait_longer_than_patience(whole: HostNetwork, fault: str) -> None:
     """The rank that did not hold the store once waited 53 s beyond its patience, silently."""
     patience = 2.0
-    with Ranks(2, transport="c10d", hosts=whole, patience=patience) as ranks:
+    with Ranks(2, transport="c10d", network=whole, patience=patience) as ranks:
         ranks.start(allreduce_for_ever, 300_000)
         ranks.wait_mark("running")
         began = time.monotonic()
@@ -144,7 +144,7 @@ def test_gloo_s_ranks_do_not_wait_longer_than_patience(whole: HostNetwork, fault
 
 def test_a_link_that_is_down_is_noticed_by_ranks_that_only_wait(whole: HostNetwork) -> None:
     """Nothing is sent, so only the probes of the kernel can find out."""
-    with Ranks(2, transport="tcp", hosts=whole, link_timeout=LINK_TIMEOUT) as ranks:
+    with Ranks(2, transport="tcp", network=whole, link_timeout=LINK_TIMEOUT) as ranks:
         ranks.start(wait_for_the_other)
         ranks.wait_mark("come", ranks=[1])
         began = time.monotonic()
@@ -158,7 +158,7 @@ def test_a_link_that_is_down_is_noticed_by_ranks_that_only_wait(whole: HostNetwo
 
 @pytest.mark.long
 def test_a_one_way_cut_is_told_on_both_sides(whole: HostNetwork) -> None:
-    with Ranks(2, transport="tcp", hosts=whole, link_timeout=LINK_TIMEOUT) as ranks:
+    with Ranks(2, transport="tcp", network=whole, link_timeout=LINK_TIMEOUT) as ranks:
         ranks.start(allreduce_for_ever, 3_000_000)
         ranks.wait_mark("running")
         began = time.monotonic()
@@ -171,7 +171,7 @@ def test_a_stopped_rank_on_another_host_is_late_and_not_dead(whole: HostNetwork)
     """Its kernel answers for it, also when its buffers are full, for longer than a dead one may."""
     patience = LINK_TIMEOUT + 2.0
     options = {"link_timeout": LINK_TIMEOUT, "patience": patience}
-    with Ranks(2, transport="tcp", hosts=whole, **options) as ranks:
+    with Ranks(2, transport="tcp", network=whole, **options) as ranks:
         ranks.start(allreduce_for_ever, 3_000_000)
         ranks.wait_mark("running")
         ranks.signal(1, signal.SIGSTOP)
@@ -190,7 +190,7 @@ def test_a_flap_and_losses_change_no_bit(whole: HostNetwork) -> None:
 
 
 def results(net: HostNetwork, options: dict[str, float], *, faulty: bool) -> list[object]:
-    with Ranks(2, transport="tcp", hosts=net, **options) as ranks:
+    with Ranks(2, transport="tcp", network=net, **options) as ranks:
         ranks.start(sum_many, 300_000, 10)
         ranks.wait_mark("running")
         if faulty:
@@ -211,7 +211,7 @@ def test_a_slow_link_is_called_slow(whole: HostNetwork) -> None:
     """Bytes move, few of them, for longer than patience: neither late nor dead."""
     options = {"link_timeout": LINK_TIMEOUT, "patience": 1.5, "stall_warning": 1.0}
     whole.set_rate("8mbit")
-    with Ranks(2, transport="tcp", hosts=whole, **options) as ranks:
+    with Ranks(2, transport="tcp", network=whole, **options) as ranks:
         ranks.start(sum_many, 500_000, 1)  # 2 MB each way, at 1 MB/s
         for outcome in ranks.wait(30.0):
             assert outcome.error is None, outcome

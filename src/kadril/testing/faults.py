@@ -82,9 +82,10 @@ class Ranks:
         transport: of the world that functions get as their first argument: "shm", "c10d" or "tcp".
             With None there is no world, and functions get `rank` and `size` as their first two
             arguments.
-        hosts: where the ranks are, in the order of the hosts, as many as each is to have; they
+        network: the hosts that the ranks are on, in their order, as many as each is to have; ranks
             meet over the network then. They see the machine's files and processes.
-        options: options of `kadril.config.Config` for the world, such as `patience=0.5`.
+        options: options of `kadril.config.Config` for the world, such as `patience=0.5`; and
+            `hosts`, such as "3+2", by which ranks take each other for ranks of several hosts.
     """
 
     def __init__(
@@ -92,13 +93,15 @@ class Ranks:
         size: int,
         *,
         transport: str | None = "shm",
-        hosts: HostNetwork | None = None,
+        network: HostNetwork | None = None,
         **options: object,
     ) -> None:
         self.size = size
-        self.hosts = [] if hosts is None else [h for h in hosts.hosts for _ in range(h.ranks)]
-        if hosts is not None and len(self.hosts) != size:
-            raise ValueError(f"{hosts.slots} has {len(self.hosts)} ranks, and {size} are asked for")
+        self.hosts = [] if network is None else [h for h in network.hosts for _ in range(h.ranks)]
+        if network is not None and len(self.hosts) != size:
+            raise ValueError(
+                f"{network.slots} has {len(self.hosts)} ranks, and {size} are asked for"
+            )
         self.key = None if transport is None else world_key(transport, size, options)
         self.outcomes = [Outcome(rank) for rank in range(size)]
         self.connections: dict[int, Connection[Any, Any]] = {}
