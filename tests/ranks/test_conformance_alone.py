@@ -16,6 +16,7 @@ import test_conformance_shapes
 from kadril.testing.decorator import ranks_options
 from kadril.transport.alone import AloneTransport
 from kadril.transport.base import Transport
+from kadril.world.layout import Layout
 
 
 def bodies(module: ModuleType) -> list[Callable[[Any], None]]:
@@ -40,7 +41,7 @@ BODIES = [
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__.removeprefix("test_"))
 def test_alone(body: Callable[[Any], None]) -> None:
     transport = AloneTransport()
-    body(SimpleNamespace(rank=0, size=1, transport=transport))
+    body(SimpleNamespace(rank=0, size=1, transport=transport, layout=Layout.of("A")))
     transport.close()
 
 

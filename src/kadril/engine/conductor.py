@@ -16,7 +16,7 @@ import torch
 
 from kadril import _native
 from kadril.config import Config
-from kadril.engine.lane import TransportLane
+from kadril.engine.lane import OWN_THREADS, TransportLane, name_own_thread
 from kadril.engine.request import Reduction, Verb
 from kadril.errors import ForkedError
 from kadril.transport.base import Transport
@@ -31,7 +31,6 @@ _native.set_package_paths(
     [f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(torch.__file__).parent)]
 )
 
-OWN_THREADS = "kadril"  # how the names of kadril's own threads begin
 FIRST_WAIT = 0.2  # seconds; a wait that lasts longer is told to the other ranks
 WAIT_SLICE = 3600.0  # seconds; a signal ends a wait early, so that Python can look at it
 
@@ -190,8 +189,7 @@ class ProcessSetConductor:
 
 def report(text: str) -> None:
     """Tell a person; called by the native engine's thread."""
-    # Logging makes a thread object of it, which is none that submits something.
-    threading.current_thread().name = f"{OWN_THREADS}.engine"
+    name_own_thread()  # since logging makes a thread object of it
     logger.warning(text)
 
 

@@ -2,12 +2,18 @@
 
 The engine speaks in addresses; transports take tensors. What it passes stays alive until the call
 returns, so a tensor may simply look at it.
+
+It calls from a thread of its own. Python makes a thread object of that as soon as anything asks for
+the current thread, as logging and every start of a thread do, and calls it "Dummy-1": it is given
+a name by which it is not taken for a thread of the user's, who might submit something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, cast
 
 import torch
 
@@ -15,7 +21,9 @@ from kadril._native import memory_at
 from kadril.transport.base import OPS, Op, Transport
 from kadril.transport.buffer import TORCH_DTYPES
 
-__all__ = ["TransportLane"]
+__all__ = ["OWN_THREADS", "TransportLane", "name_own_thread"]
+
+OWN_THREADS = "kadril"  # how the names of kadril's own threads begin
 
 DTYPE_OF_CODE = {info.code: dtype for dtype, info in TORCH_DTYPES.items()}
 
@@ -28,12 +36,36 @@ def tensor_at(address: int, count: int, dtype_code: int) -> torch.Tensor:
     return torch.from_numpy(memory_at(address, count * dtype.itemsize)).view(dtype)
 
 
+Arguments = ParamSpec("Arguments")
+Move = Callable[Concatenate["TransportLane", Arguments], None]
+
+
+def name_own_thread() -> None:
+    """Name the calling thread as one of kadril's own."""
+    threading.current_thread().name = f"{OWN_THREADS}.engine"
+
+
+def on_own_thread(move: Move[Arguments]) -> Move[Arguments]:
+    """Have a method called by the engine's thread, which is named at its first call."""
+
+    @functools.wraps(move)
+    def run(lane: TransportLane, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        if lane.thread != threading.get_ident():
+            lane.thread = threading.get_ident()
+            name_own_thread()
+        move(lane, *args, **kwargs)
+
+    return run
+
+
 class TransportLane:
     """A transport, as the native engine calls it. Codes are those of the native core."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self.thread = 0  # that has called
 
+    @on_own_thread
     def allreduce(
         self,
         source: int,
@@ -56,10 +88,12 @@ class TransportLane:
             name=name,
         )
 
+    @on_own_thread
     def broadcast(self, memory: int, count: int, dtype: int, root: int, name: str) -> None:
         """Copy the root's memory to all members."""
         self.transport.broadcast(tensor_at(memory, count, dtype), root, name=name)
 
+    @on_own_thread
     def allgatherv(
         self, source: int, target: int, counts: Sequence[int], dtype: int, name: str
     ) -> None:
@@ -71,6 +105,7 @@ class TransportLane:
             name=name,
         )
 
+    @on_own_thread
     def reduce_scatterv(
         self,
         source: int,
@@ -93,6 +128,7 @@ class TransportLane:
             name=name,
         )
 
+    @on_own_thread
     def alltoallv(
         self,
         source: int,
@@ -111,6 +147,7 @@ class TransportLane:
             name=name,
         )
 
+    @on_own_thread
     def exchange(
         self,
         sends: Sequence[tuple[int, int, int]],

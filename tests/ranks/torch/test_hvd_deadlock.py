@@ -199,6 +199,13 @@ def test_a_thread_that_has_ended_asks_for_nothing(world: World) -> None:
     check(OPS["allreduce"], OPS["broadcast"], "allreduce(", "broadcast(")
 
 
+@on_ranks(2, transports=("c10d",))
+def test_the_thread_of_the_engine_asks_for_nothing(world: World) -> None:
+    """It was taken for one of the user's after a large exchange, for which it starts another."""
+    hvd.allreduce(torch.ones(1 << 20), name="large")
+    check(OPS["allreduce"], OPS["broadcast"], "allreduce(", "broadcast(")
+
+
 @on_ranks(3, transports=("shm", "c10d"), process_sets="dynamic")
 def test_a_rank_that_waits_in_another_set(world: World) -> None:
     """Rank 1 computes; rank 0 sleeps on it in their set, with a request of all ranks under way."""
