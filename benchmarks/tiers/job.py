@@ -252,5 +252,5 @@ class Job:
 
     @property
     def log(self) -> str:
-        """What all ranks have printed so far."""
+        """Return the output of all ranks so far."""
         return (self.net.directory / "log").read_text(errors="replace")

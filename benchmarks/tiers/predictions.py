@@ -1,4 +1,4 @@
-"""What the cost model predicts for the contestants whose schedule is known."""
+"""Predictions of the cost model for the contestants whose schedule is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank remembers of its all-reduces, and what all ranks together make of it.
+"""The log of a rank's all-reduces, and its summary over all ranks.
 
 Clocks of hosts differ, so nobody compares times of day. All ranks leave an all-reduce at nearly the
 same moment, and each knows how long it was inside:
@@ -43,7 +43,7 @@ class CallRecord(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What all ranks know of some all-reduces.
+    """A summary of some all-reduces, the same on all ranks.
 
     Attributes:
         num_calls: how many.

@@ -83,7 +83,7 @@ def neighbours(dump: Dump, num_neighbours: int) -> list[str]:
 
 
 def inputs_table(dump: Dump) -> list[str]:
-    """What each rank gave around the worst element of all."""
+    """Return the inputs of each rank around the worst element of all."""
     begin, end = dump.facts["window"]
     rows = [("rank", *(f"[{element}]" for element in range(begin, end)))]
     rows += [(rank, *given) for rank, given in dump.facts["inputs"].items()]

@@ -24,7 +24,7 @@ CALLS_PER_WAY = 3
 
 
 class SizeClass:
-    """What is known of calls of one size: the best time of each way so far, or the choice."""
+    """Times of calls of one size: the best of each way so far, or the way that was chosen."""
 
     def __init__(self) -> None:
         self.num_calls = 0
