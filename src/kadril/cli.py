@@ -23,12 +23,24 @@ __all__ = ["main"]
 VERBS = {
     "run": ("kadril.launch.command", "start a program on many ranks of one or several hosts"),
     "rankfile": (
-        "kadril.launch.rank_file_command",
+        "kadril.launch.verbs.rank_file_command",
         "write a rank file: host and cores of each rank",
     ),
-    "mpirun": ("kadril.launch.mpirun_command", "run mpirun with a rank file, of any MPI"),
-    "ddlrun": ("kadril.launch.ddlrun_command", "start ranks with the options of IBM's ddlrun"),
+    "mpirun": ("kadril.launch.verbs.mpirun_command", "run mpirun with a rank file, of any MPI"),
+    "ddlrun": (
+        "kadril.launch.verbs.ddlrun_command",
+        "start ranks with the options of IBM's ddlrun",
+    ),
+    "experiment": (
+        "kadril.launch.verbs.experiment_command",
+        "run an experiment that a YAML file describes, on towers of ranks",
+    ),
     "doctor": ("kadril.observe.doctor", "say what was found on this machine, and test it"),
+    "ps": ("kadril.observe.ps_command", "list running jobs of this user, and what each rank does"),
+    "dump": (
+        "kadril.observe.dump_command",
+        "show the last collectives and Python stacks of all ranks of a running job",
+    ),
     "bench": ("kadril.bench.main", "measure the collectives beside gloo, MPI and a plain copy"),
     "forecast": (
         "kadril.observe.forecast",
@@ -39,7 +51,10 @@ VERBS = {
         "print the PYTHONPATH of the packages of --compat, for other launchers",
     ),
     "ddl": ("kadril.ddl.command", "show what a checked all-reduce has dumped"),
-    "env": ("kadril.launch.option_table", "list the options that are read from KADRIL_* variables"),
+    "env": (
+        "kadril.launch.verbs.option_table",
+        "list the options that are read from KADRIL_* variables",
+    ),
 }
 
 

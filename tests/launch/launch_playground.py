@@ -25,7 +25,7 @@ SOURCE = Path(kadril.launch.__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a launcher ended."""
+    """Result of a launcher: its exit code and output."""
 
     code: int
     out: bytes

@@ -123,6 +123,7 @@ def test_the_table_is_printed(run: tuple[Result, Report]) -> None:
     assert "load " in text
 
 
+@pytest.mark.long  # `run` has two of them every day
 def test_every_collective_gives_right_results(playground: Playground) -> None:
     # The check before the first measurement raises in the job where a result is wrong. Three
     # ranks, since with two the next rank is the one before.
@@ -137,8 +138,8 @@ def test_every_collective_gives_right_results(playground: Playground) -> None:
     assert len(report.results) == 7 * 2 * 4 + 2
 
 
-# The engine is the same for both; where MPICH is, and how it is started, `tests/unit` knows.
-@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.long)])
+@pytest.mark.long  # where an MPI is, and how it is started, `tests/unit` knows
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 def test_mpi(playground: Playground, flavour: str, request: pytest.FixtureRequest) -> None:
     try:
         find_start(flavour, 2)
@@ -176,7 +177,7 @@ def is_rank(command: str) -> bool:
     ("signum", "code"),
     [
         (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGINT, 130),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
     ],
 )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from launch_playground import Playground
 
 import kadril.torch
-from kadril.launch.build_report import OPERATIONS, Line, framework
+from kadril.launch.request.build_report import OPERATIONS, Line, framework
 
 
 def table(text: str) -> dict[str, tuple[bool, str]]:
@@ -44,10 +44,10 @@ def test_it_needs_no_number_of_ranks_and_starts_nothing(playground: Playground) 
 
 
 def test_what_is_missing_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"tensorflow": "2.19", "torch": "2.13"}
-    monkeypatch.setattr("kadril.launch.build_report.version_of", versions.get)
-    assert framework("TensorFlow", "tensorflow", "") == Line(
-        "Frameworks", "TensorFlow", False, "2.19 is installed; there is no kadril.tensorflow"
+    versions = {"mxnet": "1.9", "torch": "2.13"}
+    monkeypatch.setattr("kadril.launch.request.build_report.version_of", versions.get)
+    assert framework("MXNet", "mxnet", "") == Line(
+        "Frameworks", "MXNet", False, "1.9 is installed; there is no kadril.mxnet"
     )
     assert framework("PyTorch", "torch", "no libc10.so") == Line(
         "Frameworks", "PyTorch", False, "2.13 cannot be loaded: no libc10.so"

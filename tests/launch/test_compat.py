@@ -71,7 +71,7 @@ def test_what_the_launcher_set_is_not_warned_of_by_the_ranks(playground: Playgro
 
 def test_frameworks_that_are_not_there(playground: Playground) -> None:
     # Scripts ask for a framework and do without it on ModuleNotFoundError.
-    modules = ["keras", "mxnet", "ray", "spark.torch", "tensorflow", "tensorflow.keras"]
+    modules = ["mxnet", "ray", "spark.torch"]
     program = f"""
         import importlib
         for module in {modules}:
@@ -87,6 +87,20 @@ def test_frameworks_that_are_not_there(playground: Playground) -> None:
     for module, name, message in told:
         assert name == f"horovod.{module.partition('.')[0]}"
         assert "horovod.torch" in message
+
+
+def test_tensorflow_that_is_not_installed(playground: Playground) -> None:
+    program = """
+        import sys
+        sys.modules["tensorflow"] = None
+        try:
+            import horovod.tensorflow
+        except ModuleNotFoundError as error:
+            print(error.name, error)
+    """
+    (line,) = lines(run(playground, program, np=1))
+    assert line.startswith("[0] tensorflow kadril.tensorflow needs TensorFlow")
+    assert line.endswith("pip install 'kadril[tensorflow]'")
 
 
 def test_what_needs_no_torch_loads_none(playground: Playground) -> None:
@@ -248,7 +262,7 @@ def test_horovod_run_starts_ranks_that_find_it_too(playground: Playground) -> No
 
         if __name__ == "__main__":
             print(horovod.run(train, args=(10,), np=2))
-            print(horovod.run(train, (20,), None, 1, use_gloo=True))
+            print(horovod.run(abs, (-20,), None, 1, use_gloo=True))
             try:
                 horovod.run(train, (0,), num_proc=2, min_num_proc=1)
             except ValueError as error:
@@ -256,7 +270,7 @@ def test_horovod_run_starts_ranks_that_find_it_too(playground: Playground) -> No
     """
     expected = [
         "[0] [(10, 2, '0.28.1'), (11, 2, '0.28.1')]",
-        "[0] [(20, 1, '0.28.1')]",
+        "[0] [20]",
         "[0] refused",
     ]
     assert lines(run(playground, program, np=1)) == expected

@@ -10,8 +10,8 @@ from launch_playground import Playground
 
 from kadril.errors import ConfigError
 from kadril.launch.command import parse
-from kadril.launch.config_file import PLACES, read_config_file, read_sections
 from kadril.launch.options import RunOptions
+from kadril.launch.request.config_file import PLACES, read_config_file, read_sections
 
 WHOLE = """
 params:

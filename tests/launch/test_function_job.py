@@ -80,7 +80,7 @@ def test_an_exception_comes_back_with_the_traceback_of_its_rank(
         ({"colour": "red"}, TypeError, "no option 'colour'"),
         ({"timeline_filname": "x"}, TypeError, "did you mean 'timeline_filename'"),
         ({"check_build": True}, TypeError, "no option 'check_build'"),
-        ({"min_np": 2}, ConfigError, "--min-np cannot be used here"),
+        ({"np": 2, "min_np": 2}, ConfigError, "what belongs to them cannot be used here"),
         ({"use_mpi": True}, ConfigError, "--mpi cannot be used here"),
         ({"hosts": "a:two"}, ConfigError, "NAME:SLOTS"),
         ({"fusion_threshold_mb": "big"}, ConfigError, "invalid int value: 'big'"),
@@ -321,7 +321,7 @@ def test_the_call_is_in_a_private_place_and_gone_afterwards(playground: Playgrou
 
 
 def test_a_rank_trusts_no_open_directory(playground: Playground) -> None:
-    """What lies in a directory that others can write to is not unpacked."""
+    """Files in a directory that others can write to are not unpacked."""
     directory = playground.directory / "open"
     directory.mkdir(mode=0o755)
     (directory / "call").write_bytes(

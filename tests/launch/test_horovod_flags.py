@@ -15,7 +15,8 @@ from kadril.errors import ConfigError
 from kadril.horovod_variables import NEVER
 from kadril.launch import RunOptions
 from kadril.launch.command import make_parser, parse
-from kadril.launch.horovod_flags import FLAGS, Flag
+from kadril.launch.options import ElasticOptions
+from kadril.launch.request.horovod_flags import FLAGS, Flag
 
 # All flags of horovodrun 0.28.1, as its --help names them.
 ALL_FLAGS = """
@@ -58,11 +59,14 @@ def test_no_flag_of_horovodrun_is_unknown() -> None:
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_every_flag_does_something_or_says_that_it_does_not(flag: Flag) -> None:
-    assert [bool(flag.option), bool(flag.idle), bool(flag.refused)].count(True) == 1
+    kinds = [flag.option, flag.own, flag.idle, flag.refused]
+    assert [bool(kind) for kind in kinds].count(True) == 1
     if flag.refused:
         with pytest.raises(ConfigError, match=f"^{flag.name} cannot be used here: "):
             options(*with_value(flag))
         return
+    if flag.own:
+        return  # see test_flags_of_elastic_jobs
     found = options(*with_value(flag))
     if flag.option:
         assert list(found.config) == [flag.option]
@@ -70,6 +74,25 @@ def test_every_flag_does_something_or_says_that_it_does_not(flag: Flag) -> None:
     else:
         assert found.notices == (f"{flag.name} has no effect: {flag.idle}",)
         assert found.config == {}
+
+
+def test_flags_of_elastic_jobs() -> None:
+    words = "--min-np 1 --max-np 4 --reset-limit 3 --elastic-timeout 9 --slots-per-host 2"
+    words += " --blacklist-cooldown-range 1 8 --host-discovery-script ./hosts.sh --no-replace"
+    assert options(*words.split()).elastic == ElasticOptions(
+        min_ranks=1,
+        max_ranks=4,
+        reset_limit=3,
+        discovery_script="./hosts.sh",
+        timeout=9.0,
+        cooldown=(1.0, 8.0),
+        replaces=False,
+        slots_per_host=2,
+    )
+    assert options("--min-num-proc", "1").elastic == ElasticOptions(min_ranks=1, max_ranks=2)
+    assert options().elastic is None
+    (notice,) = options("--elastic-timeout", "9").notices
+    assert notice.startswith("--elastic-timeout has no effect")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +143,8 @@ def test_gloo_says_what_it_chose() -> None:
             "--patience and --stall-check-shutdown-time-seconds set the same",
         ),
         ("--mpi", "mpirun -np N"),
-        ("--min-np 1", "fixed number of ranks"),
+        ("--min-np 3", "--min-np must be at least 1 and at most --max-np"),
+        ("--min-np 1 --dry-run", "--dry-run shows a fixed number"),
         ("--compat horovid", "did you mean horovod"),
         ("-H localhost:2 -hostfile x", "give one of them"),
     ],
@@ -163,9 +187,9 @@ def test_ranks_get_the_options_and_the_user_the_notices(playground: Playground) 
 
 
 def test_refusals_exit_with_2_and_start_nothing(playground: Playground) -> None:
-    result = playground.run("-np", "2", "--max-np", "4", "touch", "started")
+    result = playground.run("-np", "2", "--jsrun", "touch", "started")
     assert result.code == 2
-    assert b"--max-np cannot be used here" in result.err
+    assert b"--jsrun cannot be used here" in result.err
     assert not (playground.directory / "started").exists()
 
 

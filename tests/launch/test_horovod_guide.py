@@ -19,7 +19,7 @@ from launch_playground import Launched, Playground, Result
 
 from kadril.config import variable
 from kadril.horovod_variables import HONOURED, IDLE
-from kadril.launch.horovod_flags import FLAGS
+from kadril.launch.request.horovod_flags import FLAGS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "horovod.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
@@ -131,6 +131,8 @@ def test_the_table_of_flags_is_that_of_the_program() -> None:
             assert text.startswith("refused")
         elif flag.idle:
             assert text.startswith("no effect")
+        elif flag.own:  # of the launcher itself
+            assert "as in Horovod" in text
         else:
             assert f"sets `{variable(flag.option)}`" in text
     assert set(told) == {

@@ -9,7 +9,13 @@ import pytest
 from launch_playground import Playground
 
 from kadril.errors import ConfigError
-from kadril.launch.hosts import Host, check_slots, is_this_host, parse_hosts, read_hostfile
+from kadril.launch.mapping.hosts import (
+    Host,
+    check_slots,
+    is_this_host,
+    parse_hosts,
+    read_hostfile,
+)
 
 
 def test_reading_a_list() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from host_playground import HostPlayground
 
-from kadril.launch.cpu_topology import this_topology
-from kadril.launch.ddlrun_command import make_parser
-from kadril.launch.mpi_flavour import MpiFlavour
-from kadril.launch.mpirun_command import make_parser as make_mpirun_parser
-from kadril.launch.mpirun_command import translate
-from kadril.launch.rank_file_command import main as write_rank_file
+from kadril.launch.mapping.cpu_topology import this_topology
+from kadril.launch.verbs.ddlrun_command import make_parser
+from kadril.launch.verbs.mpi_flavour import MpiFlavour
+from kadril.launch.verbs.mpirun_command import make_parser as make_mpirun_parser
+from kadril.launch.verbs.mpirun_command import translate
+from kadril.launch.verbs.rank_file_command import main as write_rank_file
 from kadril.testing import HostNetwork, hosts
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "hosts.md").read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def test_a_greeting_of_the_shell_is_passed_over(playground: Playground) -> None:
         ("exit 255", "ssh ended with exit code 255 and no word", "does this work by hand: "),
         ("exec /no/python", "/no/python", f"must be at the same path there: {sys.executable}"),
         (
-            f"exec {sys.executable} -I -S -m kadril.launch.agent",
+            f"exec {sys.executable} -I -S -m kadril.launch.remote.agent",
             "No module named 'kadril'",
             "install kadril there as here",
         ),
@@ -66,7 +66,7 @@ def test_a_host_that_fails_is_told_with_its_own_words(
 
 
 def test_another_version_of_kadril(playground: Playground) -> None:
-    program = "import kadril; kadril.__version__ = '0.0.7'; import kadril.launch.agent as agent"
+    program = "import kadril; kadril.__version__ = '0.0.7'; from kadril.launch.remote import agent"
     result = run(playground, f'exec {sys.executable} -c "{program}; agent.main()"')
     assert result.code == 1
     assert f"host {ELSEWHERE} has kadril 0.0.7, and this one " in result.err.decode()

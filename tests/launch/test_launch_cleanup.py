@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launch_playground import Launched, Playground, eventually
 
-from kadril.launch.leftovers import end_leftovers, find_leftovers, remove_directory
+from kadril.launch.local.leftovers import end_leftovers, find_leftovers, remove_directory
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -157,7 +157,7 @@ def test_error_in_the_launcher_itself_ends_everybody(
     program = """
         import os, sys
         from kadril.launch.launcher import Guardian, Job, RunOptions, SignalInbox, Supervisor
-        from kadril.launch.local_host import LocalHost, RankStart
+        from kadril.launch.local.local_host import LocalHost, RankStart
         options = RunOptions(("bash", "-c", sys.argv[1], "bash", sys.argv[2]), 2)
         job = Job(2)
         with SignalInbox() as inbox, Guardian(job) as guardian, job:

@@ -1,4 +1,4 @@
-"""What a rank finds when it starts."""
+"""Environment that a rank finds when it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from launch_playground import Playground
 
-from kadril.launch.job import runtime_directory
+from kadril.launch.local.job import runtime_directory
 from kadril.launch.options import LaunchError
 
 DEFAULT = Path("/tmp")  # noqa: S108
@@ -213,6 +213,8 @@ def test_longest_runtime_directory_still_binds() -> None:
 
 
 def test_no_runtime_directory_names_every_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kadril.launch.job.why_not", lambda directory, private: "full of frogs")
+    monkeypatch.setattr(
+        "kadril.launch.local.job.why_not", lambda directory, private: "full of frogs"
+    )
     with pytest.raises(LaunchError, match=r"/here \(TMPDIR\): full of frogs.*/tmp \(the default\)"):
         runtime_directory({"TMPDIR": "/here"})

@@ -1,4 +1,4 @@
-"""When a rank fails: who failed first, why, with which code, and what becomes of the rest (F05)."""
+"""Failures of ranks: who failed first, why, with which code, and what becomes of the rest (F05)."""
 
 from __future__ import annotations
 

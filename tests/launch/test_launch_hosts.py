@@ -171,7 +171,7 @@ def test_the_end_of_an_agent_is_told_and_leaves_nothing(playground: HostPlaygrou
     words = ("--kill-grace", "0.2", "sh", "-c", STUBBORN)
     launched = playground.start("-H", playground.net.slots, *words)
     launched.await_output(rb"ready\n", 4)
-    (agent,) = [p for p, text in playground.processes(1).items() if "launch.agent" in text]
+    (agent,) = [p for p, text in playground.processes(1).items() if "launch.remote.agent" in text]
     os.kill(agent, signal.SIGKILL)
     result = launched.finish(timeout=30)
     assert result.code == 255

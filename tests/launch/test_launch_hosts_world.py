@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from host_playground import HostPlayground
 
-from kadril.launch.cpu_topology import this_topology
-from kadril.launch.rank_file import format_rank_file
-from kadril.launch.rank_file_command import place_ranks
+from kadril.launch.mapping.cpu_topology import this_topology
+from kadril.launch.mapping.rank_file import format_rank_file
+from kadril.launch.verbs.rank_file_command import place_ranks
 from kadril.testing import HostNetwork, hosts
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddl_mnist.py"

@@ -1,4 +1,4 @@
-"""What ranks print: whole lines, in order, exact bytes, whatever and however much it is (F44)."""
+"""Output of ranks: whole lines, in order, exact bytes, whatever and however much it is (F44)."""
 
 from __future__ import annotations
 

@@ -95,7 +95,10 @@ def test_values_that_make_no_sense(words: str, message: str) -> None:
         ("run -np 2 --patience 0 true", "KADRIL_PATIENCE must be more than 0"),
         ("run -np 2 --outputdir logs true", "did you mean --output-dir?"),
         ("run --np 2 true", "unrecognized arguments: --np; did you mean -np?"),
-        ("waltz", "there is no `kadril waltz`; verbs are run, rankfile, mpirun, ddlrun, doctor"),
+        (
+            "waltz",
+            "there is no `kadril waltz`; verbs are run, rankfile, mpirun, ddlrun, experiment",
+        ),
         ("rnu -np 2 true", "there is no `kadril rnu`; did you mean `kadril run`?"),
         ("Doctor", "did you mean `kadril doctor`?"),
         ("train.py", "did you mean `kadril run -np 2 train.py`?"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kadril.launch.line_stream import TAIL_LINE_BYTES, TAIL_LINES, LineStream
+from kadril.launch.supervision.line_stream import TAIL_LINE_BYTES, TAIL_LINES, LineStream
 
 pieces = st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"a", b"\n")), max_size=30)
 

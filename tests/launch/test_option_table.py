@@ -8,7 +8,7 @@ import pytest
 
 from kadril.cli import main
 from kadril.config import Config, variable
-from kadril.launch.option_table import describe, meanings
+from kadril.launch.verbs.option_table import describe, meanings
 
 
 def test_every_option_is_listed_with_its_meaning() -> None:

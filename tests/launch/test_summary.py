@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from kadril.launch.summary import Outcome, RankExit, exit_code, find_cause, summarize
+from kadril.launch.supervision.summary import Outcome, RankExit, exit_code, find_cause, summarize
 
 LOST = (b"Traceback (most recent call last):", b"kadril.errors.PeerLost: rank 1 is gone")
 OWN = (b"ValueError: the cause",)

@@ -15,18 +15,24 @@ import kadril
 from kadril.compat import PACKAGES
 from kadril.config import Config, variable
 from kadril.errors import ConfigError
-from kadril.launch import horovod_flags
-from kadril.launch.config_file import read_config_file
-from kadril.launch.dry_run import describe_run
-from kadril.launch.host_options import (
+from kadril.launch.launcher import run
+from kadril.launch.mapping.placement import Placement
+from kadril.launch.options import LaunchError, RunOptions
+from kadril.launch.request import horovod_flags
+from kadril.launch.request.config_file import read_config_file
+from kadril.launch.request.dry_run import describe_run
+from kadril.launch.request.elastic_options import (
+    describe_unused,
+    first_number,
+    is_elastic,
+    to_elastic_options,
+)
+from kadril.launch.request.host_options import (
     add_host_options,
     describe_idle,
     to_placement,
     to_ssh_options,
 )
-from kadril.launch.launcher import run
-from kadril.launch.options import LaunchError, RunOptions
-from kadril.launch.placement import Placement
 
 __all__ = ["main", "make_parser", "parse", "to_options"]
 
@@ -45,6 +51,7 @@ examples:
   kadril run -np 4 --output-dir logs -- python train.py
   kadril run -np 4 -H host1:2,host2:2 train.py           (hosts that ssh reaches)
   kadril run -rf 4x3.rf train.py                         (hosts and cores of a rank file)
+  kadril run -np 4 --min-np 2 train.py                   (goes on when ranks fail)
   kadril run --compat horovod -np 4 python train.py      (a script written for Horovod)
   kadril run --compat distdl -np 4 python train.py       (a script written for DistDL)
 
@@ -168,6 +175,19 @@ def add_horovod_options(parser: argparse.ArgumentParser) -> None:
         help="print lines with the time before them",
     )
     horovod_flags.add_to(group, add_option)
+    add_option(
+        parser,
+        "--no-replace",
+        action="store_true",
+        help="with --min-np: let the job shrink when a rank fails, rather than replace the rank",
+    )
+    add_option(
+        parser,
+        "--spares",
+        type=int,
+        metavar="N",
+        help="with --min-np: start N more processes, which wait to take the place of failed ranks",
+    )
 
 
 def read_exports(exports: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -219,11 +239,18 @@ def to_options(words: argparse.Namespace) -> RunOptions:
     if words.num_ranks is not None and words.num_ranks < 1:
         raise ConfigError(f"the number of ranks (-np) must be at least 1, got {words.num_ranks}")
     placement = to_placement(words)
-    if words.num_ranks is None and placement is None:
-        raise ConfigError(f"how many ranks? usage: {USAGE}")
-    num_ranks = words.num_ranks or (0 if placement is None else placement.num_ranks)
     if words.config_file is not None:
         add_from_file(words)
+    elastic = None
+    if is_elastic(words):
+        num_ranks = first_number(words, placement)
+        elastic = to_elastic_options(words, num_ranks)
+        if placement is not None and not placement.needs_ssh:
+            placement = None  # its slots are counted
+    elif words.num_ranks is None and placement is None:
+        raise ConfigError(f"how many ranks? usage: {USAGE}")
+    else:
+        num_ranks = words.num_ranks or (0 if placement is None else placement.num_ranks)
     applied = horovod_flags.apply(vars(words))
     for own in ("transport", "patience"):
         if getattr(words, own) is not None and own in applied.options:
@@ -246,10 +273,15 @@ def to_options(words: argparse.Namespace) -> RunOptions:
         patience=words.patience,
         config=applied.options,
         compat=words.compat,
-        notices=(*applied.notices, *describe_idle(words, placement)),
+        notices=(
+            *applied.notices,
+            *describe_idle(words, placement),
+            *describe_unused(words),
+        ),
         verbose=words.verbose,
         placement=placement,
         ssh=to_ssh_options(words, None if timeout is None else float(timeout)),
+        elastic=elastic,
     )
 
 
@@ -304,7 +336,7 @@ def main(argv: list[str]) -> int:
     words = parse_words(argv)
     if words.check_build:
         # Imported here: it brings the doctor's probes, which no other run needs.
-        from kadril.launch.build_report import print_build_report
+        from kadril.launch.request.build_report import print_build_report
 
         print_build_report()
         return 0

@@ -8,18 +8,18 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
-from kadril.launch.cpu_topology import this_topology
-from kadril.launch.guardian import Guardian
-from kadril.launch.job import Job, JobFiles
-from kadril.launch.local_host import LocalHost, RankStart
+from kadril.launch.local.guardian import Guardian
+from kadril.launch.local.job import Job, JobFiles
+from kadril.launch.local.local_host import LocalHost, RankStart
+from kadril.launch.local.program import check_program, with_python
+from kadril.launch.local.rank_environment import rank_environment
+from kadril.launch.mapping.binding import bind_ranks, describe_sharing, thread_variables
+from kadril.launch.mapping.cpu_topology import this_topology
+from kadril.launch.mapping.rank_file import PlacedRank, format_numbers
 from kadril.launch.options import LaunchError, RunOptions
-from kadril.launch.program import check_program, with_python
-from kadril.launch.rank_environment import rank_environment
-from kadril.launch.rank_file import PlacedRank, format_numbers
-from kadril.launch.signal_inbox import SignalInbox
-from kadril.launch.summary import exit_code
-from kadril.launch.supervisor import Supervisor
+from kadril.launch.supervision.signal_inbox import SignalInbox
+from kadril.launch.supervision.summary import exit_code
+from kadril.launch.supervision.supervisor import Supervisor
 
 __all__ = ["run", "run_command"]
 
@@ -50,6 +50,11 @@ def run(options: RunOptions, files: JobFiles | None = None) -> int:
     """Run a program on many ranks; see `run_command`."""
     occupy_standard_descriptors()
     check_descriptor_limit(options)
+    if options.elastic is not None:
+        # Imported here: it imports this module, and other jobs need nothing of it.
+        from kadril.launch.elastic import run_elastic
+
+        return run_elastic(options, options.elastic, files)
     if options.placement is not None and options.placement.needs_ssh:
         # Imported here: a job of this host alone needs nothing of it.
         from kadril.launch.several_hosts import run_on_hosts
@@ -133,7 +138,7 @@ def check_descriptor_limit(options: RunOptions) -> None:
     """
     num_logs = sum(each is not None for each in (options.output_dir, options.output_filename))
     per_rank = 3 + 2 * num_logs  # two pipes, a pidfd, two files of each kind of log
-    needed = per_rank * options.num_ranks + 32
+    needed = per_rank * options.num_places + 32
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and needed > limit:
         raise LaunchError(

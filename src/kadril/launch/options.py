@@ -1,4 +1,4 @@
-"""What was asked of the launcher."""
+"""Options of the launcher."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from kadril.compat import compat_names
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import ConfigError, KadrilError
-from kadril.launch.placement import Placement
+from kadril.launch.mapping.placement import Placement
 
-__all__ = ["LaunchError", "RunOptions", "SshOptions"]
+__all__ = ["ElasticOptions", "LaunchError", "RunOptions", "SshOptions"]
 
 
 class LaunchError(KadrilError):
@@ -27,7 +27,7 @@ class LaunchError(KadrilError):
 
 @dataclasses.dataclass(frozen=True)
 class SshOptions:
-    """How other hosts are reached, and where the ranks meet.
+    """Options for reaching other hosts, and for the meeting of the ranks.
 
     Attributes:
         program: the ssh program, with arguments that come first.
@@ -49,6 +49,56 @@ class SshOptions:
             raise ConfigError("KADRIL_SSH is empty; unset it, or give a program such as ssh")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"--port must be 1 to 65535, got {self.port}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ElasticOptions:
+    """Options of a job that outlives its ranks.
+
+    Attributes:
+        min_ranks: the job ends where fewer are left, and no more can be had.
+        max_ranks: never more than these.
+        reset_limit: how many generations may follow the first one; None for any number.
+        discovery_script: program that lists hosts and slots; None for a fixed number of slots.
+        timeout: seconds that ranks wait for hosts, and for ranks that do not come.
+        cooldown: seconds for which a host is set aside after repeated failures, at first and at
+            most.
+        replaces: whether a rank that failed is replaced; otherwise the job shrinks.
+        slots_per_host: slots of a host that the script lists without a number.
+        num_spares: processes beyond the ranks that are started in advance, and wait in `init()` to
+            take the place of one that fails.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    min_ranks: int
+    max_ranks: int
+    reset_limit: int | None = None
+    discovery_script: str | None = None
+    timeout: float = 600.0
+    cooldown: tuple[float, float] = (10.0, 300.0)
+    replaces: bool = True
+    slots_per_host: int = 1
+    num_spares: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_ranks <= self.max_ranks:
+            raise ConfigError(
+                f"--min-np must be at least 1 and at most --max-np, got {self.min_ranks} and"
+                f" {self.max_ranks}"
+            )
+        if self.num_spares < 0:
+            raise ConfigError(f"--spares must be 0 or more, got {self.num_spares}")
+        if self.reset_limit is not None and self.reset_limit < 0:
+            raise ConfigError(f"--reset-limit must be 0 or more, got {self.reset_limit}")
+        if not 0 < self.timeout < float("inf"):
+            raise ConfigError(f"--elastic-timeout must be more than 0 s, got {self.timeout}")
+        if not 0 < self.cooldown[0] <= self.cooldown[1] < float("inf"):
+            raise ConfigError(
+                "--blacklist-cooldown-range takes MIN and MAX seconds, MIN > 0 and MAX not less,"
+                f" got {self.cooldown[0]:g} and {self.cooldown[1]:g}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +126,7 @@ class RunOptions:
         verbose: whether the launcher tells what it does.
         placement: the host and the cores of each rank; None is this host.
         ssh: how other hosts are reached.
+        elastic: how the job outlives its ranks; None where it ends with the first that fails.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -100,6 +151,14 @@ class RunOptions:
     verbose: bool = False
     placement: Placement | None = None
     ssh: SshOptions = SshOptions()
+    elastic: ElasticOptions | None = None
+
+    @property
+    def num_places(self) -> int:
+        """Number of ranks that there may be at one time."""
+        if self.elastic is None:
+            return self.num_ranks
+        return self.elastic.max_ranks + self.elastic.num_spares
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -123,6 +182,8 @@ class RunOptions:
             )
         if self.placement is not None and self.placement.needs_ssh and "," in self.ssh.interface:
             raise ConfigError(f"--network-interface takes one, got {self.ssh.interface!r}")
+        if self.elastic is not None:
+            self._check_elastic(self.elastic)
         compat_names(self.compat)
         taken = sorted(IDENTITY_VARIABLES.intersection(self.environment))
         if taken:
@@ -130,3 +191,17 @@ class RunOptions:
                 f"{taken[0]} is set by the launcher for each rank; "
                 f"it cannot be given with -x: leave it out"
             )
+
+    def _check_elastic(self, elastic: ElasticOptions) -> None:
+        if self.placement is not None and self.placement.needs_ssh:
+            raise ConfigError(
+                "--min-np and --max-np are for ranks of this host; leave other hosts out, or give"
+                " -np alone"
+            )
+        if not elastic.min_ranks <= self.num_ranks <= elastic.max_ranks:
+            raise ConfigError(
+                f"-np {self.num_ranks} must be from --min-np {elastic.min_ranks} to --max-np"
+                f" {elastic.max_ranks}"
+            )
+        if self.stdin:
+            raise ConfigError("--stdin is not for elastic jobs, whose rank 0 may be replaced")

@@ -17,19 +17,19 @@ from typing import Any
 
 import kadril
 from kadril.errors import ConfigError
-from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
-from kadril.launch.cpu_topology import CpuTopology
-from kadril.launch.guardian import Guardian
-from kadril.launch.job import Job, JobFiles
+from kadril.launch.local.guardian import Guardian
+from kadril.launch.local.job import Job, JobFiles
+from kadril.launch.local.program import with_python
+from kadril.launch.local.rank_environment import RankEnvironment, rank_environment
+from kadril.launch.mapping.binding import bind_ranks, describe_sharing, thread_variables
+from kadril.launch.mapping.cpu_topology import CpuTopology
+from kadril.launch.mapping.placement import Placement
 from kadril.launch.options import LaunchError, RunOptions, SshOptions
-from kadril.launch.placement import Placement
-from kadril.launch.program import with_python
-from kadril.launch.rank_environment import RankEnvironment, rank_environment
-from kadril.launch.remote_host import RemoteHost
-from kadril.launch.signal_inbox import SignalInbox
-from kadril.launch.ssh import agent_command, describe_failure
-from kadril.launch.summary import exit_code
-from kadril.launch.supervisor import Supervisor
+from kadril.launch.remote.remote_host import RemoteHost
+from kadril.launch.remote.ssh import agent_command, describe_failure
+from kadril.launch.supervision.signal_inbox import SignalInbox
+from kadril.launch.supervision.summary import exit_code
+from kadril.launch.supervision.supervisor import Supervisor
 
 __all__ = ["run_on_hosts"]
 

@@ -10,25 +10,22 @@ hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 | file | what it holds |
 |---|---|
-| basics.py | init, shutdown, rank, size, what is built |
-| context.py | what `init()` started in this process: an engine, with its process sets |
-| process_sets.py, process_set_reference.py | subsets of the ranks; what a pickle says of one |
 | ops/ | the collectives, with their gradients |
-| handles.py | what asynchronous operations return |
-| reduce_ops.py | the reductions, by the numbers that scripts know them by |
 | compression.py | gradient compression |
 | optimizer/ | `DistributedOptimizer` |
 | parameters.py, optimizer_state.py, objects.py | the same start on all ranks |
 | agreement.py | ranks make sure that they mean the same named tensors |
 | sync_batch_norm.py | batch normalization over the batches of all ranks |
 | elastic/ | training that outlives a change of its ranks |
+
+`init()`, process sets and handles are those of `kadril.shared_engine`.
 """
 
 from __future__ import annotations
 
+import kadril.needs_torch  # noqa: F401 - says what to install
 from kadril.errors import KadrilError as HorovodInternalError
-from kadril.torch import elastic
-from kadril.torch.basics import (
+from kadril.shared_engine.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -52,6 +49,15 @@ from kadril.torch.basics import (
     start_timeline,
     stop_timeline,
 )
+from kadril.shared_engine.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    remove_process_set,
+)
+from kadril.shared_engine.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from kadril.torch import elastic
 from kadril.torch.compression import Compression
 from kadril.torch.elastic import HostsUpdatedInterrupt
 from kadril.torch.objects import allgather_object, broadcast_object
@@ -87,14 +93,6 @@ from kadril.torch.ops import (
 from kadril.torch.optimizer import DistributedOptimizer
 from kadril.torch.optimizer_state import broadcast_optimizer_state
 from kadril.torch.parameters import broadcast_parameters
-from kadril.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    get_process_set_ids_and_ranks,
-    global_process_set,
-    remove_process_set,
-)
-from kadril.torch.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from kadril.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [

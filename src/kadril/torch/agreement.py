@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
 from kadril.torch.objects import allgather_object
-from kadril.torch.process_sets import ProcessSet, global_process_set
 from kadril.transport import agreement
 
 __all__ = ["check_same"]

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from kadril.torch.basics import rank
+from kadril.shared_engine.basics import rank
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
 from kadril.torch.ops import allgather, broadcast_
-from kadril.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object"]
 

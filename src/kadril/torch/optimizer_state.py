@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from kadril.shared_engine.basics import rank
 from kadril.torch.agreement import check_same
-from kadril.torch.basics import rank
 from kadril.torch.objects import broadcast_object
 from kadril.torch.parameters import broadcast_tensors
 
@@ -70,7 +70,7 @@ def broadcast_optimizer_state(
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:
-    """What has to be equal on all ranks: parameters by group."""
+    """Describe what has to be equal on all ranks: parameters by group."""
     return [
         f"parameter {index} of group {number}: {p.dtype} {tuple(p.shape)}"
         for number, group in enumerate(optimizer.param_groups)

@@ -30,9 +30,9 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
 
     Args:
         params: a dict such as `model.state_dict()`, pairs of name and tensor such as
-            `model.named_parameters()`, or tensors. Entries of a dict that are no tensors (an extra
+            `model.named_parameters()`, or tensors. Entries of a dict that are not tensors (an extra
             state, a step count) are replaced in that dict by the root's; None stays. Elsewhere
-            entries that are no tensors are left alone.
+            entries that are not tensors are left alone.
         root_rank: the rank whose values all others take.
 
     Raises:
@@ -67,7 +67,7 @@ def broadcast_tensors(operation: str, tensors: Mapping[str, torch.Tensor], root_
     for handle in handles:
         try:
             synchronize(handle)
-        except Exception as error:  # the others are awaited all the same
+        except Exception as error:  # the others are awaited nevertheless
             errors.append(error)
     if errors:
         raise errors[0]
@@ -99,7 +99,7 @@ def named_entries(params: Parameters) -> dict[str, Any]:
 
 
 def describe(value: Any) -> str:
-    """What has to be equal on all ranks."""
+    """Describe what has to be equal on all ranks."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return "nothing" if value is None else "a value"

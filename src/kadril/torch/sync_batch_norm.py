@@ -28,10 +28,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from kadril.shared_engine.process_set_reference import ProcessSetReference
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import Sum
 from kadril.torch.ops import allgather_async, allreduce, synchronize
-from kadril.torch.process_set_reference import ProcessSetReference
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Sum
 from kadril.world import World, current
 
 __all__ = ["SyncBatchNorm"]
@@ -104,7 +104,7 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def request_name(self) -> str:
-        """What ranks know this layer by in the world there is."""
+        """Return the name by which ranks know this layer in the current world."""
         world = current()
         if self._named_in is None or self._named_in[0]() is not world:
             counts = _num_used.setdefault(world, collections.Counter())

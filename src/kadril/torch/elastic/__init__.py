@@ -11,13 +11,16 @@
 
 | file | what it is about |
 |---|---|
-| state.py | `State`: what is saved, restored, and brought to all ranks; `ObjectState` |
+| state.py | `State` and `ObjectState`, which are those of `kadril.shared_engine.elastic` |
 | torch_state.py | `TorchState`: the same of models, optimizers, samplers; handlers.py: of each |
 | sampler.py | `ElasticSampler`: who gets which part of the data, also in the middle of an epoch |
-| runner.py | `run`: again after a rank was lost, or hosts came or went |
-| interrupt.py | `HostsUpdatedInterrupt` |
 """
 
+import functools
+import importlib
+
+from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
+from kadril.shared_engine.elastic.runner import reset, run
 from kadril.torch.elastic.handlers import (
     ModelStateHandler,
     OptimizerStateHandler,
@@ -26,11 +29,10 @@ from kadril.torch.elastic.handlers import (
     get_handler_registry,
     set_handler_registry,
 )
-from kadril.torch.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
-from kadril.torch.elastic.runner import reset, run
 from kadril.torch.elastic.sampler import ElasticSampler
 from kadril.torch.elastic.state import ObjectState, State
 from kadril.torch.elastic.torch_state import TorchState
+from kadril.world.membership import find_membership
 
 __all__ = [
     "ElasticSampler",
@@ -48,3 +50,8 @@ __all__ = [
     "run",
     "set_handler_registry",
 ]
+
+_membership = find_membership()
+if _membership is not None:
+    # The constructor of any optimizer of torch loads it, which takes 2 s of CPU.
+    _membership.prepare_by(functools.partial(importlib.import_module, "torch._dynamo"))

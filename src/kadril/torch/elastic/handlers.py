@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kadril.errors import UnsupportedError
 from kadril.torch.elastic.sampler import ElasticSampler
 from kadril.torch.objects import broadcast_object
 from kadril.torch.optimizer_state import broadcast_optimizer_state
@@ -65,7 +66,7 @@ class ModelStateHandler(StateHandler):
         """Take over parameters and buffers of rank 0, in place; collective."""
         state = self.value.state_dict()
         broadcast_parameters(state, root_rank=0)
-        # In place already, but for entries that are no tensors.
+        # In place already, except for entries that are not tensors.
         if not all(isinstance(value, torch.Tensor) for value in state.values()):
             self.value.load_state_dict(state)
         self.save()
@@ -104,7 +105,16 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """A handler for a value, or None for a plain one."""
+    """A handler for a value, or None for a plain one.
+
+    Raises:
+        UnsupportedError: its class says that it cannot be part of an elastic state.
+    """
+    refusal = getattr(type(value), "elastic_refusal", "")
+    if refusal:
+        raise UnsupportedError(
+            f"{type(value).__name__} cannot be part of an elastic state: {refusal}"
+        )
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)

@@ -6,9 +6,12 @@ from typing import Any
 
 import torch
 
+from kadril.shared_engine.basics import size
+from kadril.shared_engine.elastic.state import all_or_nothing
 from kadril.torch.elastic.handlers import StateHandler, handler_of
 from kadril.torch.elastic.sampler import ElasticSampler
 from kadril.torch.elastic.state import ObjectState
+from kadril.torch.ops import allgather
 
 __all__ = ["TorchState"]
 
@@ -69,10 +72,29 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Take over what rank 0 has, and save it; collective."""
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
+        """Take over what rank 0 has, and save it; collective.
+
+        Where a rank is lost on the way, what was saved before stays saved, all of it: a later
+        `restore()` must not mix the states of two commits.
+        """
+        with all_or_nothing([self, *self._handlers.values()]):
+            for handler in self._handlers.values():
+                handler.sync()
+            super().sync()
+
+    def gather(self) -> None:
+        """Learn how many samples each rank has used; collective where there is a sampler."""
+        samplers = [
+            handler.value
+            for handler in self._handlers.values()
+            if isinstance(handler.value, ElasticSampler)
+        ]
+        if not samplers or size() == 1:
+            return
+        used = torch.tensor([[sampler.num_used for sampler in samplers]])
+        counts = allgather(used, name="elastic.sampler.used").T.tolist()
+        for sampler, own in zip(samplers, counts, strict=True):
+            sampler.set_counts(own)
 
     def reset(self) -> None:
         """Adapt samplers to the ranks there are."""

@@ -39,7 +39,7 @@ that holds all rows.
 
 from __future__ import annotations
 
-from kadril.torch.handles import poll, synchronize
+from kadril.shared_engine.handles import poll, synchronize
 from kadril.torch.ops.allgather import (
     allgather,
     allgather_async,

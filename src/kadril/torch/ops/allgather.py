@@ -18,11 +18,11 @@ import torch
 
 from kadril._native import Completion
 from kadril.engine import Verb
-from kadril.torch.handles import Finish, keep, synchronize
+from kadril.shared_engine.handles import Finish, keep, synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import Average, Sum
 from kadril.torch.ops.grouped_allreduce import reduce_all
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Average, Sum
 
 __all__ = [
     "allgather",

@@ -20,11 +20,11 @@ import torch
 from kadril._native import Completion
 from kadril.engine import Verb
 from kadril.engine.request import allreduce_operation
+from kadril.shared_engine.handles import Finish, keep, synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import LINEAR, choose_op
 from kadril.torch.compression import Compression
-from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.staging import conductor_of, put_back, staged
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import LINEAR, choose_op
 
 __all__ = ["AllReduce", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "run"]
 

@@ -16,9 +16,9 @@ import torch
 
 from kadril._native import Completion
 from kadril.engine import ProcessSetConductor, Verb
-from kadril.torch.handles import Finish, keep, synchronize
+from kadril.shared_engine.handles import Finish, keep, synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
 from kadril.torch.ops.staging import conductor_of, outputs_of, staged
-from kadril.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = ["alltoall", "alltoall_async"]
 

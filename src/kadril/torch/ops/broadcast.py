@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from kadril.engine import ProcessSetConductor, Verb
-from kadril.torch.handles import Finish, keep, synchronize
+from kadril.shared_engine.handles import Finish, keep, synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import Average
 from kadril.torch.ops.allreduce import run
 from kadril.torch.ops.staging import conductor_of, put_back, staged
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Average
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
 

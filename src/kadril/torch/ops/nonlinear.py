@@ -21,12 +21,12 @@ from collections.abc import Sequence
 
 import torch
 
+from kadril.shared_engine.process_sets import ProcessSet
+from kadril.shared_engine.reduce_ops import Adasum, Min, Product, Sum
 from kadril.torch.ops.allgather import stack_all
 from kadril.torch.ops.allreduce import run
 from kadril.torch.ops.grouped_allreduce import reduce_all
 from kadril.torch.ops.staging import conductor_of
-from kadril.torch.process_sets import ProcessSet
-from kadril.torch.reduce_ops import Adasum, Min, Product, Sum
 
 __all__ = ["gradients_of"]
 
@@ -62,7 +62,7 @@ def gradients_of(
 
 
 def owner_mask(tensor: torch.Tensor, op: int, process_set: ProcessSet) -> torch.Tensor:
-    """Where this rank is the lowest one that has the extreme value; collective."""
+    """Mask the elements where this rank is the lowest with the extreme value; collective."""
     conductor = conductor_of(process_set)
     extreme = run(tensor, op, 1.0, 1.0, process_set)
     # A NaN is the extreme value of all ranks that have one.

@@ -21,12 +21,12 @@ import torch
 from kadril._native import Completion
 from kadril.engine import Verb
 from kadril.errors import UnsupportedReductionError
+from kadril.shared_engine.handles import Finish, keep, synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import LINEAR, OP_NAMES, Average, Sum
 from kadril.torch.compression import Compression
-from kadril.torch.handles import Finish, keep, synchronize
 from kadril.torch.ops.allgather import gather_all
 from kadril.torch.ops.staging import as_tensor_list, conductor_of, outputs_of, staged
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import LINEAR, OP_NAMES, Average, Sum
 
 __all__ = [
     "grouped_reducescatter",

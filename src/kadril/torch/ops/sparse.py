@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from kadril.torch.handles import synchronize
+from kadril.shared_engine.handles import synchronize
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import Average
 from kadril.torch.ops.allgather import allgather_async
 from kadril.torch.ops.staging import conductor_of
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Average
 
 __all__ = ["sparse_allreduce_async"]
 

@@ -1,4 +1,4 @@
-"""From a user's tensor to memory that the engine can take, and back.
+"""Staging of a user's tensor: to memory that the engine can take, and back.
 
 The engine takes contiguous CPU memory. Most tensors are that; others (transposed, on a device,
 conjugated lazily) are copied, and their result is copied back or put where the tensor is.
@@ -12,9 +12,9 @@ import torch
 
 from kadril._native import Completion
 from kadril.engine import ProcessSetConductor
-from kadril.engine.lane import DTYPE_OF_CODE
-from kadril.torch.context import context, holder
-from kadril.torch.process_sets import ProcessSet
+from kadril.shared_engine.context import context, holder
+from kadril.shared_engine.process_sets import ProcessSet
+from kadril.transport.tensor import TORCH_DTYPE_OF_CODE, memory_tensor
 
 __all__ = [
     "as_tensor_list",
@@ -78,9 +78,7 @@ def outputs_of(completion: Completion, devices: Sequence[torch.device]) -> list[
     """The results that the engine has made, on the devices of the tensors that were given."""
     tensors = []
     for (memory, code, shape), device in zip(completion.take_outputs(), devices, strict=True):
-        dtype = DTYPE_OF_CODE[code]
-        flat = torch.from_numpy(memory) if memory.size else torch.empty(0, dtype=torch.uint8)
-        tensor = flat.view(dtype).reshape(shape)
+        tensor = memory_tensor(memory, TORCH_DTYPE_OF_CODE[code]).reshape(shape)
         tensors.append(tensor if device.type == "cpu" else tensor.to(device))
     return tensors
 

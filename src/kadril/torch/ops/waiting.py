@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kadril.engine import Verb
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
 from kadril.torch.ops.staging import conductor_of
-from kadril.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = ["barrier", "join"]
 

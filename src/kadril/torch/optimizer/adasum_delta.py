@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from kadril.errors import UnsupportedError
+from kadril.shared_engine.reduce_ops import Adasum
 from kadril.torch.ops import grouped_allreduce_async_, synchronize
 from kadril.torch.optimizer.distributed import DistributedBase
-from kadril.torch.reduce_ops import Adasum
 
 __all__ = ["DeltaOptimizer"]
 
@@ -81,11 +81,11 @@ class DeltaOptimizer(DistributedBase):
         ]
 
     def synchronize(self) -> None:
-        """Nothing to wait for: communication happens within `step()`."""
+        """Do nothing: communication happens within `step()`."""
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Not possible here.
+        """Raise: this is not possible here.
 
         Raises:
             UnsupportedError: always.

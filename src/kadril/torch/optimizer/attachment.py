@@ -1,4 +1,4 @@
-"""What hangs on an optimizer object once it is distributed."""
+"""Attachment of an optimizer object: the state that it gets when it is distributed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kadril import world
-from kadril.torch.basics import is_initialized
+from kadril.shared_engine.basics import is_initialized
 from kadril.torch.optimizer.naming import ParameterNames, request_prefix
 from kadril.torch.optimizer.reducer import Reducer
 from kadril.torch.optimizer.settings import Settings
@@ -18,7 +18,7 @@ __all__ = ["Attachment"]
 
 
 class Attachment:
-    """Settings, names, and the reducer of the world there is.
+    """Settings, names, and the reducer of the current world.
 
     Attributes:
         settings: of the optimizer.
@@ -60,7 +60,7 @@ class Attachment:
         self._finalizer = self.reducer = self.world = None
 
     def refresh(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set up for the world there is, where that is not the one it is set up for.
+        """Set up for the current world, where that is not the one it is set up for.
 
         Raises:
             ValueError: names or groups do not match the optimizer's parameters.

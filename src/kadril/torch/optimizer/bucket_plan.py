@@ -1,4 +1,4 @@
-"""Which gradients are reduced in one request: small ones in buckets, large ones by themselves."""
+"""Gradients that are reduced in one request: small ones in buckets, large ones by themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["is_large", "plan_units"]
 LARGE_BYTES = 256 * 1024
 
 # A bucket is closed at this size: its gradients are still in the cache when they are brought in,
-# and the first buckets are reduced while the backward pass goes on.
+# and the first buckets are reduced while the backward pass continues.
 BUCKET_BYTES = 1024 * 1024
 
 
@@ -96,7 +96,7 @@ def by_size(slots: Iterable[ParameterSlot]) -> Iterator[list[ParameterSlot]]:
 
 
 def kind(slot: ParameterSlot) -> tuple[torch.dtype, torch.device]:
-    """What gradients of one flat tensor have in common."""
+    """Return what gradients of one flat tensor have in common: dtype and device."""
     return gradient_dtype(slot.parameter), slot.parameter.device
 
 

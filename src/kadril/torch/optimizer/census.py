@@ -21,10 +21,10 @@ from typing import NamedTuple
 import torch
 
 from kadril.errors import MismatchError
+from kadril.shared_engine.process_sets import ProcessSet
+from kadril.shared_engine.reduce_ops import Max
 from kadril.torch.ops import allreduce_async_, synchronize
 from kadril.torch.optimizer.bucket import flat_tensor
-from kadril.torch.process_sets import ProcessSet
-from kadril.torch.reduce_ops import Max
 
 __all__ = ["Census", "Findings"]
 
@@ -32,7 +32,7 @@ DIGEST_BYTES = 8
 
 
 class Findings(NamedTuple):
-    """What is there on any rank, by index of the parameter."""
+    """Gradients that exist on any rank, by index of the parameter."""
 
     dense: list[int]
     sparse_dims: list[int]
@@ -104,7 +104,7 @@ class Census:
         )
 
     def wait(self) -> Findings | None:
-        """What there is on any rank, or None where all is as expected."""
+        """Return which gradients exist on any rank, or None where all is as expected."""
         handle, self._handle = self._handle, None
         if handle is None:
             return None

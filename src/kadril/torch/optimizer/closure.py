@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from kadril.shared_engine.reduce_ops import Average, Sum
 from kadril.torch.ops import allreduce_
 from kadril.torch.optimizer.reducer import Reducer
-from kadril.torch.reduce_ops import Average, Sum
 
 __all__ = ["ReducedClosure"]
 
 
 class ReducedClosure:
-    """What an optimizer calls to evaluate the model again.
+    """Closure that an optimizer calls to evaluate the model again.
 
     The loss is reduced too: LBFGS and its line search decide by it whether to evaluate once more,
     and ranks that decide differently would wait for each other.

@@ -16,7 +16,7 @@ __all__ = ["DistributedBase", "distribute"]
 
 
 class DistributedBase(torch.optim.Optimizer):
-    """What all distributed optimizers have in common; see wrapped.py for how they are made."""
+    """Base of all distributed optimizers; see wrapped.py for how they are made."""
 
     _kadril: Attachment
 

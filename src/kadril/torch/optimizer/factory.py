@@ -7,15 +7,15 @@ from typing import TypeVar, cast
 
 import torch
 
-from kadril.torch.basics import size
+from kadril.shared_engine.basics import size
+from kadril.shared_engine.process_sets import ProcessSet, global_process_set
+from kadril.shared_engine.reduce_ops import Adasum, Average
 from kadril.torch.compression import Compression, Compressor
 from kadril.torch.optimizer.adasum_delta import DeltaOptimizer
 from kadril.torch.optimizer.distributed import distribute
 from kadril.torch.optimizer.naming import ParameterNames
 from kadril.torch.optimizer.settings import Groups, Settings, check_settings
 from kadril.torch.optimizer.wrapped import GradientOptimizer
-from kadril.torch.process_sets import ProcessSet, global_process_set
-from kadril.torch.reduce_ops import Adasum, Average
 
 __all__ = ["DistributedOptimizer"]
 

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from kadril.torch.process_sets import ProcessSet
+from kadril.shared_engine.process_sets import ProcessSet
 from kadril.world import World, current
 
 __all__ = ["ParameterNames", "request_prefix"]

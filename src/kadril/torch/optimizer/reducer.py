@@ -209,7 +209,7 @@ class Reducer:
     def settle(self) -> None:
         """Wait for the gradients where all of them came.
 
-        Where some did not, a peer may wait in the same way for one of those: neither would go on.
+        Where some did not, a peer may wait in the same way for one of those, and neither would end.
         """
         if self._num_incomplete == 0 and not self._is_complete:
             launch_held()
@@ -267,7 +267,7 @@ class Reducer:
     def check_layout(self) -> None:
         """Raise `MismatchError`, on every rank, where ranks have different parameters.
 
-        Their buckets may be of the same size all the same, with other elements in them.
+        Their buckets may have the same size nevertheless, with other elements in them.
         """
         if not self._census.is_layout_equal:
             self.detach("ranks have different parameters, as a MismatchError has told")
@@ -275,7 +275,7 @@ class Reducer:
             raise MismatchError("DistributedOptimizer: ranks do not reduce the same gradients")
 
     def layout(self) -> list[str]:
-        """What has to be the same on all ranks."""
+        """Describe what has to be the same on all ranks."""
         settings = self.settings
         return [
             f"op={settings.op}, gradient_predivide_factor={settings.predivide},"
@@ -319,7 +319,7 @@ class Reducer:
             if unit.status is Status.IN_FLIGHT:
                 try:
                     unit.wait()
-                except Exception as error:  # the others are awaited all the same
+                except Exception as error:  # the others are awaited nevertheless
                     failure = failure or error
         if failure is not None:
             raise failure

@@ -18,7 +18,7 @@ __all__ = ["Status", "Unit"]
 
 
 class Status(enum.Enum):
-    """Where a unit is in the current round."""
+    """Status of a unit in the current round."""
 
     COLLECTING = "waits for gradients"
     HELD = "waits until all ranks know in which form it travels"

@@ -1,4 +1,4 @@
-"""What the arguments of `DistributedOptimizer` say, checked once."""
+"""Settings of `DistributedOptimizer`: its arguments, checked once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from kadril.shared_engine.process_set_reference import ProcessSetReference
+from kadril.shared_engine.process_sets import ProcessSet
+from kadril.shared_engine.reduce_ops import OP_NAMES, Average
 from kadril.torch.compression import Compressor
-from kadril.torch.process_set_reference import ProcessSetReference
-from kadril.torch.process_sets import ProcessSet
-from kadril.torch.reduce_ops import OP_NAMES, Average
 
 __all__ = ["Groups", "Settings", "check_settings"]
 

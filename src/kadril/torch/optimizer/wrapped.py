@@ -18,9 +18,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kadril.shared_engine.reduce_ops import Adasum
 from kadril.torch.optimizer.closure import ReducedClosure
 from kadril.torch.optimizer.distributed import DistributedBase
-from kadril.torch.reduce_ops import Adasum
 
 __all__ = ["GradientOptimizer"]
 
@@ -98,7 +98,7 @@ class GradientOptimizer(DistributedBase):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within this context `step()` takes gradients as they are.
+        """Have `step()` take gradients as they are, within this context.
 
         optimizer.synchronize()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

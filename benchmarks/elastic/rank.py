@@ -1,0 +1,101 @@
+"""An elastic program whose rank 1 kills itself: when, and when the next step has ended.
+
+rank.py plain|torch NUM_KILLS DIRECTORY SECONDS
+
+SECONDS is how long the first steps are spread over, so that a spare process can get ready.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kadril
+from kadril.shared_engine.basics import init, rank
+from kadril.shared_engine.elastic import ObjectState, State, run
+
+STEPS_BETWEEN = 20
+
+
+def broadcast_object(value: Any) -> Any:
+    """Give rank 0's object to all ranks, without torch."""
+    data = pickle.dumps(value)
+    length = int(kadril.broadcast(np.array([len(data)]), 0)[0])
+    room = np.frombuffer(data, np.uint8) if rank() == 0 else np.zeros(length, np.uint8)
+    return pickle.loads(kadril.broadcast(room.copy(), 0).tobytes())  # noqa: S301 - of this job
+
+
+def plain() -> tuple[State, Callable[[], None]]:
+    """Return a state of plain values, and a step."""
+    state = ObjectState(broadcast_object, rank, step=0, weights=np.zeros(1000))
+
+    def step() -> None:
+        state.weights = kadril.allreduce(state.weights + rank(), name="weights", op="sum") / 4
+
+    return state, step
+
+
+def with_torch() -> tuple[State, Callable[[], None]]:
+    """Return the state of a small model, and a step of its training."""
+    import torch
+
+    import kadril.torch as hvd
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1))
+    plain_optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain_optimizer, model.named_parameters())
+    data = torch.randn(32, 64)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    return hvd.elastic.TorchState(model, optimizer, step=0), step
+
+
+def main() -> None:
+    """Train until rank 1 was killed so often."""
+    kind, num_kills, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    pause = float(sys.argv[4]) / STEPS_BETWEEN
+    if kind == "torch":
+        import kadril.torch  # noqa: F401 - before init(), as programs do: a spare one has it then
+    init()
+    state, step = plain() if kind == "plain" else with_torch()
+    values: Any = state
+    reset = [False]
+    state.register_reset_callbacks([lambda: reset.append(True)])
+
+    @run
+    def train(state: State) -> None:
+        del state
+        while values.step < STEPS_BETWEEN * (num_kills + 1):
+            step()
+            values.step += 1
+            if values.step < STEPS_BETWEEN:
+                time.sleep(pause)
+            if rank() == 0 and len(reset) > 1:
+                reset.pop()
+                print(f"stepped {time.monotonic()}", flush=True)
+            values.commit()
+            mark = directory / f"{values.step}"
+            if rank() == 1 and values.step % STEPS_BETWEEN == 0 and not mark.exists():
+                mark.touch()
+                if values.step // STEPS_BETWEEN <= num_kills:
+                    print(f"killed {time.monotonic()}", flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    train(state)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Jobs that outlive their ranks: `kadril run --min-np A --max-np B`.
+
+elastic_run         a run on this host, from the first check to the last clean-up
+elastic_supervisor  the event loop: which exits end the job, and which begin a new generation
+worker_set          the workers of the job, their ranks in each generation
+worker              one worker: its process, what it said, its end of the connection
+host_slots          how many workers there may be: fixed, or by a discovery script; cooldown
+"""
+
+from kadril.launch.elastic.elastic_run import run_elastic
+
+__all__ = ["run_elastic"]

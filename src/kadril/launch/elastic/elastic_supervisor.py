@@ -1,0 +1,395 @@
+"""The event loop of an elastic job: which exits end it, and which begin a new generation.
+
+    a worker fails --> its peers raise, restore, and say READY   (those that live stay as they are)
+                   --> another one is started in its place, and says READY
+    all are READY  --> ROSTER to all: the next generation meets
+
+    slots come     --> workers are started; when they are READY, UPDATE to the others,
+                       who say READY at their next commit
+    slots go       --> UPDATE; the newest get LEAVE instead of a ROSTER
+
+The job fails where fewer than `min_ranks` are left and no more can be had, where nobody has its
+state any more, after `reset_limit` generations, and where a program says that it cannot go on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from kadril.errors import RendezvousError
+from kadril.launch.elastic.host_slots import Cooldown, Discovery
+from kadril.launch.elastic.worker import Worker
+from kadril.launch.elastic.worker_set import WorkerSet
+from kadril.launch.local.job import Job
+from kadril.launch.local.local_host import LocalHost
+from kadril.launch.options import ElasticOptions, LaunchError, RunOptions
+from kadril.launch.supervision.signal_inbox import SignalInbox
+from kadril.launch.supervision.summary import RankExit, describe_status
+from kadril.launch.supervision.supervisor import LAST_WORDS, Supervisor
+from kadril.world.job_messages import JobMessage, MessageKind
+
+__all__ = ["ElasticSupervisor"]
+
+# As `HostUpdateResult` has them.
+REMOVED, ADDED = 1, 2
+
+
+class ElasticSupervisor(Supervisor):
+    """Watches the workers of an elastic job to their end, and reports.
+
+    Attributes:
+        workers: the workers that live.
+        start_process: starts the process of a worker and returns its id; set before `begin()`.
+    """
+
+    start_process: Callable[[Worker], int]
+
+    def __init__(
+        self, options: RunOptions, elastic: ElasticOptions, inbox: SignalInbox, job: Job
+    ) -> None:
+        super().__init__(options, inbox)
+        self.workers = WorkerSet()
+        self._elastic = elastic
+        self._job = job
+        self._host: LocalHost | None = None
+        self._cooldown = Cooldown(*elastic.cooldown)
+        self._discovery: Discovery | None = None
+        if elastic.discovery_script is not None:
+            self._discovery = Discovery(
+                elastic.discovery_script,
+                elastic.slots_per_host,
+                self.selector,
+                self.output.notice,
+            )
+        self._num_slots = options.num_ranks
+        self._last_failure: RankExit | None = None
+        self._late: dict[int, float] = {}  # when workers that do not answer are ended, by place
+        self._short_since = math.inf  # since when there are too few
+        self._ready_since = math.inf  # since when a worker waits for the others
+
+    def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
+        if self._discovery is not None:
+            self._discovery.close()
+        super().__exit__(error_type, *rest)
+        for worker in self.workers.by_place.values():
+            worker.close()
+
+    def begin(self, host: LocalHost) -> None:
+        """Start the first workers, when there are slots for them.
+
+        Raises:
+            LaunchError: there are too few in time, or one cannot be started.
+        """
+        self._host = host
+        self.add(host)
+        if self._discovery is not None:
+            deadline = time.monotonic() + self._elastic.timeout
+            if not self.wait(self._has_enough_slots, deadline):
+                raise LaunchError(
+                    f"{self._elastic.discovery_script} lists {self._discovery.num_slots or 0} slots"
+                    f" of this host, and --min-np is {self._elastic.min_ranks};"
+                    f" waited {self._elastic.timeout:g} s (--elastic-timeout)"
+                )
+        while len(self.workers.by_place) < self._target:
+            self._start_worker()
+
+    def _has_enough_slots(self) -> bool:
+        return (
+            self._discovery is not None
+            and (self._discovery.num_slots or 0) >= self._elastic.min_ranks
+        )
+
+    @property
+    def _target(self) -> int:
+        """Number of workers that there should be."""
+        if self._discovery is not None:
+            self._num_slots = self._discovery.num_slots or 0
+        return min(self._num_slots, self._elastic.max_ranks)
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._failed or self._stopping or bool(self._interrupted_by)
+
+    def _start_worker(self) -> None:
+        worker = self.workers.add()
+        try:
+            pid = self.start_process(worker)
+        except BaseException:
+            del self.workers.by_place[worker.place]
+            worker.close()
+            raise
+        worker.theirs.close()
+        self.selector.register(worker, selectors.EVENT_READ, partial(self._hear, worker))
+        self.tell(f"worker {worker.place} is process {pid}")
+
+    # What workers say.
+
+    def _hear(self, worker: Worker) -> None:
+        try:
+            messages = worker.receive()
+        except RendezvousError as error:
+            self.output.notice(f"worker {worker.place} is not heard any more: {error}")
+            messages = None
+        if messages is None:
+            self._forget(worker)
+            return
+        for message in messages:
+            self._note(worker, message)
+
+    def _forget(self, worker: Worker) -> None:
+        # It may live on with its end closed; its exit is what counts.
+        if worker.fileno() in self.selector.get_map():
+            self.selector.unregister(worker)
+
+    def _note(self, worker: Worker, message: JobMessage) -> None:
+        kind = message.kind
+        if kind is MessageKind.LISTENS:
+            worker.listens = True
+        elif kind is MessageKind.SYNCED:
+            worker.has_state = self.workers.has_state = True
+            self._cooldown.note_success()
+        elif kind is MessageKind.FATAL:
+            worker.fatal = message.text("reason")
+        elif kind is MessageKind.READY:
+            worker.is_ready = True
+            self._late.pop(worker.place, None)
+            for other in self.workers.busy:
+                if other.rank == message.number("stalled"):
+                    self._late[other.place] = time.monotonic() + LAST_WORDS
+            if self._is_ending:
+                self._dismiss(worker, code=1)
+        elif kind is MessageKind.PREEMPTED:
+            self._preempt(worker, message.number("signal"))
+
+    def _preempt(self, worker: Worker, signum: int) -> None:
+        leaves = signum == signal.SIGTERM
+        for other in self.workers.busy:
+            other.send(MessageKind.PREEMPT, leaves=self._is_ending)
+            if leaves and not self._is_ending:
+                other.was_updated = True
+                other.send(MessageKind.UPDATE, change=REMOVED)
+        worker.is_leaving = worker.is_leaving or leaves
+
+    def _dismiss(self, worker: Worker, code: int = 0) -> None:
+        worker.is_leaving, worker.is_ready, worker.rank = True, False, -1
+        worker.send(MessageKind.LEAVE, code=code)
+
+    # What ends mean.
+
+    def _judge(self, fresh: list[RankExit], now: float) -> None:
+        for ended in fresh:
+            worker = self.workers.by_place.pop(ended.rank)
+            if worker.fileno() in self.selector.get_map():
+                self._hear(worker)  # its last words
+            self._forget(worker)
+            self._late.pop(worker.place, None)
+            worker.close()
+            if self._is_ending:
+                self._exits.append(ended)
+            else:
+                self._judge_one(worker, ended, now)
+
+    def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
+        if worker.is_leaving:
+            return
+        if ended.status == 0:
+            self._exits.append(ended)
+            self.workers.is_finishing = True
+            return
+        members = self.workers.members
+        if worker.fatal:
+            self._fail(f"the program cannot go on: {worker.fatal}", ended)
+        elif self.workers.generation < 0 or not (worker.listens or any(m.listens for m in members)):
+            # Nobody has begun, or nobody would begin again.
+            super()._judge([ended], now)
+        elif not members:
+            self._fail("all ranks of the job have failed, and its state is lost", ended)
+        else:
+            self._recover(worker, ended, now)
+
+    def _recover(self, worker: Worker, ended: RankExit, now: float) -> None:
+        self._last_failure = ended
+        what = f"rank {worker.rank}" if worker.rank >= 0 else f"new worker {worker.place}"
+        if worker.rank >= 0:
+            for other in self.workers.by_place.values():
+                other.send(MessageKind.LOST, generation=self.workers.generation)
+        aside = 0.0 if worker.has_state else self._cooldown.note_failure(now)
+        if not self._elastic.replaces and self._discovery is None:
+            self._num_slots -= 1
+        text = f"{what} failed: {describe_status(ended.status)}"
+        if aside:
+            text += f"; this host is set aside for {aside:g} s, after repeated failures"
+        self.output.notice(text)
+
+    def _fail(self, reason: str, ended: RankExit | None = None) -> None:
+        ended = ended or self._last_failure
+        if ended is not None:
+            self._exits.append(ended)
+        self._failed = True
+        self._reason = reason
+        self._stop_at = min(self._stop_at, time.monotonic() + LAST_WORDS)
+        for worker in self.workers.ready:
+            self._dismiss(worker, code=1)
+
+    # What time demands.
+
+    def _next_work(self) -> float:
+        if self._is_ending or self._host is None:
+            return math.inf
+        times = [*self._late.values()]
+        if self._discovery is not None:
+            times.append(self._discovery.wake_at)
+        wanted = self._target + self._elastic.num_spares
+        is_short = len(self.workers.by_place) < wanted and self.workers.generation >= 0
+        if is_short and not self.workers.is_finishing:
+            times.append(self._cooldown.until)
+        times += [self._short_since + self._elastic.timeout]
+        times += [self._ready_since + self._elastic.timeout]
+        return min(times, default=math.inf)
+
+    def _work(self, now: float) -> None:
+        if self._is_ending or self._host is None:
+            return
+        if self._discovery is not None:
+            self._discovery.tick(now)
+        for place, when in list(self._late.items()):
+            if now >= when:
+                del self._late[place]
+                self.output.notice(f"worker {place} does not answer the others, and is ended")
+                self._host.stop_rank(place, signal.SIGKILL)
+        if self.workers.by_place and (self.workers.generation >= 0 or self.workers.ready):
+            self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        """Begin the next generation, or see to it that it can begin."""
+        workers = self.workers
+        # New workers and spare ones may wait for as long as the others train.
+        is_waiting = any(each.rank >= 0 or workers.generation < 0 for each in workers.ready)
+        self._ready_since = min(self._ready_since, now) if is_waiting else math.inf
+        if not workers.is_finishing and workers.generation >= 0:
+            self._fill(now)
+        if workers.is_lost and not workers.is_finishing:
+            self._fail("no rank is left that has the state of the job")
+        elif workers.busy:
+            self._update_busy()
+        elif (
+            workers.starting and len(workers.candidates) < self._target and not workers.is_finishing
+        ):
+            pass  # they come
+        else:
+            self._form(now)
+        if now >= self._ready_since + self._elastic.timeout:
+            self._ready_since = math.inf
+            for worker in [*workers.busy, *workers.starting]:
+                self._late[worker.place] = now
+
+    def _fill(self, now: float) -> None:
+        """Start workers where some are missing."""
+        wanted = self._target + self._elastic.num_spares
+        while len(self.workers.by_place) < wanted and now >= self._cooldown.until:
+            try:
+                self._start_worker()
+            except LaunchError as error:
+                self.output.notice(f"cannot start another worker: {error}")
+                for _ in range(3):  # it would fail again at once
+                    self._cooldown.note_failure(now)
+
+    def _update_busy(self) -> None:
+        """Tell workers that train of others that came, or that there are fewer slots."""
+        workers = self.workers
+        is_smaller = len(workers.members) > self._target
+        has_new = len(workers.members) < self._target and bool(workers.candidates)
+        if not (is_smaller or has_new) or workers.is_finishing:
+            return
+        change = REMOVED * is_smaller | ADDED * has_new
+        for worker in workers.busy:
+            if not worker.was_updated and worker.listens:
+                worker.was_updated = True
+                worker.send(MessageKind.UPDATE, change=change)
+
+    def _form(self, now: float) -> None:
+        workers, elastic = self.workers, self._elastic
+        if workers.is_finishing and not any(worker.has_state for worker in workers.ready):
+            # The program is over, and these were still on their way.
+            for worker in workers.staying:
+                self._dismiss(worker)
+                if self._host is not None and not worker.has_state:
+                    self._host.stop_rank(worker.place, signal.SIGTERM)
+            return
+        chosen, others = workers.choose(max(self._target, 1))
+        spares = [each for each in others if each.rank < 0 and not each.is_leaving]
+        for worker in others:
+            if worker not in spares[: elastic.num_spares]:
+                self._dismiss(worker)
+        if len(chosen) < elastic.min_ranks and not workers.is_finishing:
+            self._wait_for_more(len(chosen), now)
+            return
+        if not chosen:
+            return
+        self._short_since = math.inf
+        if elastic.reset_limit is not None and workers.generation >= elastic.reset_limit:
+            self._fail(f"the job was reset {workers.generation} times already (--reset-limit)")
+            return
+        self._announce(chosen)
+
+    def _wait_for_more(self, num_ranks: int, now: float) -> None:
+        """Too few are left: wait where more may come, otherwise fail."""
+        can_come = self._discovery is not None or (
+            self._target >= self._elastic.min_ranks
+            and (now < self._cooldown.until or len(self.workers.by_place) > num_ranks)
+        )
+        text = f"{num_ranks} of at least {self._elastic.min_ranks} ranks (--min-np) are left"
+        if self._short_since == math.inf:
+            self._short_since = now
+            if can_come:
+                self.output.notice(f"{text}; waiting for more, {self._elastic.timeout:g} s at most")
+        if not can_come or now >= self._short_since + self._elastic.timeout:
+            self._fail(f"{text}, and no more can be had")
+
+    def _announce(self, chosen: list[Worker]) -> None:
+        workers = self.workers
+        first = workers.generation < 0
+        workers.generation += 1
+        num_new = sum(not worker.has_state for worker in chosen)
+        for rank, worker in enumerate(chosen):
+            worker.rank, worker.is_ready, worker.was_updated = rank, False, False
+            worker.send(
+                MessageKind.ROSTER,
+                generation=workers.generation,
+                rank=rank,
+                size=len(chosen),
+                rendezvous=f"unix:{os.fspath(self._job.directory)}/meet.{workers.generation}",
+                num_new=num_new,
+            )
+        text = f"generation {workers.generation}: {len(chosen)} ranks, {num_new} of them new"
+        (self.tell if first else self.output.notice)(text)
+
+    def _forward(self, signum: int) -> None:
+        members = self.workers.busy
+        listen = bool(members) and all(worker.listens for worker in members)
+        if listen and signum in (signal.SIGTERM, signal.SIGUSR1) and not self._is_ending:
+            self._forward_as_message(signum)
+        else:
+            super()._forward(signum)
+
+    def _forward_as_message(self, signum: int) -> None:
+        """Have all ranks commit at the same step; after SIGTERM they leave then."""
+        leaves = signum == signal.SIGTERM
+        self._forwarded.add(signum)
+        for worker in self.workers.busy:
+            worker.send(MessageKind.PREEMPT, leaves=leaves)
+        if leaves:
+            now = time.monotonic()
+            self._interrupted_by, self._interrupt_time = signum, now
+            self._kill_at = now + self._options.grace
+            for worker in self.workers.ready:
+                self._dismiss(worker)
+            for worker in self.workers.starting:
+                if self._host is not None:
+                    self._host.stop_rank(worker.place, signal.SIGTERM)

@@ -1,0 +1,184 @@
+"""Number of workers that there may be: fixed, or what a discovery script says again and again.
+
+    ./hosts.sh prints   localhost:4        four slots on this host; a name alone has one
+                        other:2            another host: told once, and left out
+
+A host on which workers fail again and again before they have joined is set aside for a while: no
+worker is started there, and those that live stay.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import subprocess
+from collections.abc import Callable
+
+from kadril.errors import ConfigError
+from kadril.launch.mapping.hosts import Host, is_this_host, parse_host
+from kadril.launch.options import LaunchError
+
+__all__ = ["Cooldown", "Discovery", "read_listing"]
+
+POLL_SECONDS = 1.0
+SCRIPT_SECONDS = 30.0
+MAX_LISTING_BYTES = 1 << 20
+
+# Failures in a row, of workers that never joined, after which a host is set aside.
+MAX_FAILURES = 3
+
+
+class Cooldown:
+    """Time for which a host is set aside.
+
+    Args:
+        shortest: seconds of the first time; each further time is twice as long.
+        longest: seconds at most.
+    """
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._num_failures = 0
+        self._num_times = 0
+        self.until = -math.inf
+
+    def note_failure(self, now: float) -> float:
+        """Note that a worker failed before it had joined.
+
+        Returns:
+            seconds for which the host is set aside now; 0 where it is not.
+        """
+        self._num_failures += 1
+        if self._num_failures < MAX_FAILURES:
+            return 0.0
+        seconds = min(self._shortest * 2.0**self._num_times, self._longest)
+        self._num_failures = 0
+        self._num_times += 1
+        self.until = now + seconds
+        return seconds
+
+    def note_success(self) -> None:
+        """Note that a worker has joined."""
+        self._num_failures = 0
+        self._num_times = 0
+
+
+class Discovery:
+    """A discovery script, run once a second; its output is read as it comes.
+
+    Attributes:
+        num_slots: on this host, by the last listing; None before the first.
+        wake_at: when `tick` should be called next.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        slots_per_host: int,
+        selector: selectors.BaseSelector,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._script = script
+        self._slots_per_host = slots_per_host
+        self._selector = selector
+        self._notice = notice
+        self._told: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._data = b""
+        self._started_at = -math.inf
+        self.num_slots: int | None = None
+        self.wake_at = -math.inf
+
+    def tick(self, now: float) -> None:
+        """Start the script where it is time to."""
+        if now < self.wake_at:
+            return
+        if self._process is not None:
+            self._tell_once(f"{self._script} takes longer than {SCRIPT_SECONDS:g} s, and was ended")
+            self._end()
+        self._start(now)
+
+    def _start(self, now: float) -> None:
+        self._started_at = now
+        self._data = b""
+        try:
+            self._process = subprocess.Popen(
+                [self._script],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"cannot run --host-discovery-script {self._script}: {error.strerror};"
+                " is it executable (chmod +x), with a first line such as #!/bin/sh?"
+            ) from error
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read)
+        self.wake_at = now + SCRIPT_SECONDS
+
+    def _read(self) -> None:
+        process = self._process
+        if process is None or process.stdout is None:
+            return
+        data = process.stdout.read()
+        self._data = (self._data + (data or b""))[:MAX_LISTING_BYTES]
+        if data:
+            return
+        self._selector.unregister(process.stdout)
+        process.stdout.close()
+        code = process.wait()
+        self._process = None
+        self.wake_at = self._started_at + POLL_SECONDS
+        if code:
+            self._tell_once(f"{self._script} failed with code {code}; the hosts stay as they are")
+            return
+        try:
+            hosts = read_listing(self._data.decode(), self._slots_per_host)
+        except (ConfigError, UnicodeDecodeError) as error:
+            self._tell_once(f"{self._script}: {error}; the hosts stay as they are")
+            return
+        here = [host for host in hosts if is_this_host(host.name)]
+        for host in hosts:
+            if host not in here:
+                self._tell_once(
+                    f"{self._script} names {host.name}, which is not this host: elastic jobs are"
+                    " of one host, and it is left out"
+                )
+        self.num_slots = sum(host.num_slots for host in here)
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._notice(text)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.stdout is not None:
+                self._selector.unregister(process.stdout)
+                process.stdout.close()
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End the script, should it run."""
+        self._end()
+
+
+def read_listing(text: str, slots_per_host: int = 1) -> list[Host]:
+    """Read what a discovery script prints: NAME:SLOTS, one to a line; 0 slots are none.
+
+    Args:
+        text: the lines.
+        slots_per_host: of a name alone.
+
+    Raises:
+        ConfigError: a line has another form.
+    """
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    words = [line if ":" in line else f"{line}:{slots_per_host}" for line in lines if line]
+    return [parse_host(word) for word in words if not word.endswith(":0")]

@@ -1,0 +1,113 @@
+"""Watch over the ranks of this host that tells a person when they do not move.
+
+A rank that waits says so in its flight record, whatever the transport. The launcher reads the
+records now and then, and tells once what each rank does; a test runner or a notebook may capture
+what ranks write, but not this.
+
+    quiet --- a rank has waited for `after` seconds in one call ---> told
+      ^                                                                |
+      `----- every rank that waited then has gone on: twice as long ---'
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kadril.observe.flight_record import FlightRecord
+
+__all__ = ["StallWatch"]
+
+LONGEST_WAIT = 7.5  # seconds; with a look and the stacks a report comes within ten
+LOOK_EVERY = 1.5
+MAX_LINES = 16
+
+
+class WatchedRank(NamedTuple):
+    """A rank that may come to wait."""
+
+    rank: int
+    pid: int
+    record: Path
+
+
+class StallWatch:
+    """Looks at the records of ranks, and reports a stall once.
+
+    Attributes:
+        after: seconds that a rank may wait in one call before it is told.
+    """
+
+    def __init__(self, job_id: str, notice: Callable[[str], None]) -> None:
+        self.after = LONGEST_WAIT
+        self._job_id = job_id
+        self._notice = notice
+        self._ranks: list[WatchedRank] = []
+        self._told: dict[int, int] = {}  # ranks that waited when it was told: calls begun
+        self._look_at = math.inf
+
+    def add(self, rank: int, pid: int, environment: Mapping[str, str]) -> None:
+        """Watch a rank that was started with these variables."""
+        if "KADRIL_RECORD_FILE" not in environment:
+            return
+        self._ranks.append(WatchedRank(rank, pid, Path(environment["KADRIL_RECORD_FILE"])))
+        wanted = float(environment.get("KADRIL_STALL_WARNING", LONGEST_WAIT))
+        self.after = min(wanted, LONGEST_WAIT)
+        self._look_at = time.monotonic() + LOOK_EVERY
+
+    def tick(self, now: float) -> float:
+        """Look, if it is time; return when to look again."""
+        if now >= self._look_at:
+            self._look(now)
+            self._look_at = time.monotonic() + min(LOOK_EVERY, self.after)
+        return self._look_at
+
+    def _look(self, now: float) -> None:
+        # Imported here: most jobs end before the first look.
+        from kadril.observe.rank_report import try_to_read
+
+        records = {}
+        for each in self._ranks:
+            record = try_to_read(each.record)
+            if record is not None:
+                records[each.rank] = record
+        if any(self._still_waits(records, rank) for rank in self._told):
+            return
+        if self._told:
+            self._told = {}
+            self.after *= 2
+        waiting = {
+            rank: record.num_begun
+            for rank, record in records.items()
+            if record.waiting_since is not None and now - record.waiting_since >= self.after
+        }
+        if waiting:
+            self._told = waiting
+            self._report(waiting)
+
+    def _still_waits(self, records: Mapping[int, FlightRecord], rank: int) -> bool:
+        record = records.get(rank)
+        return (
+            record is not None
+            and record.num_begun == self._told[rank]
+            and record.waiting_since is not None
+        )
+
+    def _report(self, waiting: Mapping[int, int]) -> None:
+        from kadril.errors import name_ranks
+        from kadril.observe.rank_report import collapse, examine_ranks
+
+        reports = examine_ranks(self._ranks)
+        lines = collapse([(report.rank, report.describe()) for report in reports])
+        self._notice(
+            f"the job does not move: {name_ranks(sorted(waiting))} waited for"
+            f" {self.after:.0f} s or more in one call. What each rank does:"
+        )
+        for line in lines[:MAX_LINES]:
+            self._notice(f"  {line}")
+        more = f"{len(lines) - MAX_LINES} lines more, and " if len(lines) > MAX_LINES else ""
+        self._notice(f"  {more}stacks: kadril dump {self._job_id}")

@@ -1,0 +1,109 @@
+"""`run`: training again after a rank was lost, or hosts came or went."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from kadril.errors import KadrilError, PeerLost, RendezvousError, Revoked, Stalled, TransportError
+from kadril.shared_engine.basics import init, shutdown
+from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt
+from kadril.shared_engine.elastic.preemption import hears_signals
+from kadril.shared_engine.elastic.state import State
+from kadril.world.job_messages import MessageKind
+from kadril.world.membership import Membership, find_membership
+
+__all__ = ["reset", "run"]
+
+logger = logging.getLogger("kadril")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+StateT = TypeVar("StateT", bound=State)
+
+# The group of ranks cannot go on, and another one can. All others are errors of the program.
+RETRIED = (PeerLost, Stalled, Revoked, TransportError, RendezvousError)
+
+
+def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[StateT, P], R]:
+    """Make a training function continue when ranks change; collective.
+
+        while not done:
+            state.sync()             rank 0's state to all
+            func(state, ...)         done when it returns
+              PeerLost, Stalled ...  a rank is gone, or too late: back to the last commit
+              HostsUpdatedInterrupt  hosts came or went: the state is kept
+            reset()                  the ranks meet again
+            state.on_reset()
+
+    Any other error is raised: a `MismatchError` is an error in the program, and would come again.
+    The launcher is told, and ends the job.
+
+    Args:
+        func: takes a `State` first. It is called again with the same arguments, so it has to
+            continue from what the state says.
+    """
+
+    @functools.wraps(func)
+    def runs(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        membership = find_membership()
+        with hears_signals(membership):
+            skips_sync = False
+            while True:
+                try:
+                    if not skips_sync:
+                        state.sync()
+                        tell_synced(membership)
+                    return func(state, *args, **kwargs)
+                except RETRIED as error:
+                    logger.warning("elastic: back to the last commit, since %s", error)
+                    if membership is not None and isinstance(error, Stalled):
+                        membership.blame(error.rank)
+                    state.restore()
+                    skips_sync = False
+                except HostsUpdatedInterrupt as interrupt:
+                    logger.info("elastic: %s", interrupt)
+                    skips_sync = interrupt.skip_sync
+                except KadrilError as error:
+                    give_up(membership, error)
+                    raise
+                reset()
+                if membership is not None and membership.roster is not None:
+                    # Whoever has no state needs that of the others, whatever the reason was.
+                    skips_sync = skips_sync and membership.roster.num_new == 0
+                state.on_reset()
+
+    return runs
+
+
+def reset() -> None:
+    """Leave the world and meet again; collective over those who come.
+
+    Raises:
+        SystemExit: hosts went, and there is no place for this rank any more; it ends well.
+    """
+    while True:
+        shutdown()
+        try:
+            init()
+        except (PeerLost, Stalled, Revoked) as error:
+            if find_membership() is None:
+                raise
+            logger.warning("elastic: a rank was lost while the ranks met: %s", error)
+        else:
+            return
+
+
+def tell_synced(membership: Membership | None) -> None:
+    """Tell the launcher that this rank has the state of the job."""
+    if membership is not None and membership.roster is not None:
+        membership.say(MessageKind.SYNCED, generation=membership.roster.generation)
+
+
+def give_up(membership: Membership | None, error: KadrilError) -> None:
+    """Tell the launcher that the program has an error, which is not worth another generation."""
+    if membership is not None:
+        reason = f"{type(error).__name__}: {error}"
+        membership.say(MessageKind.FATAL, reason=reason[:4000])
