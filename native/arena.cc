@@ -21,12 +21,13 @@
 namespace kadril {
 
 struct Arena::Header {
-  static constexpr uint64_t expected_magic = 0x6c69726461'6b01ull;  // "kadril", layout 1
+  static constexpr uint64_t expected_magic = 0x6c69726461'6b02ull;  // "kadril", layout 2
 
   std::atomic<uint64_t> magic;
   uint64_t generation;
   uint64_t bytes;
   uint64_t control_offset;
+  uint64_t waits_offset;
   uint64_t heap_offset;
   uint64_t heap_bytes;
   uint32_t num_ranks;
@@ -84,7 +85,10 @@ Error Arena::create(const ArenaOptions& options, std::shared_ptr<Arena>& out) {
   auto arena = std::shared_ptr<Arena>(new Arena());
   const uint64_t capacity = options.capacity ? options.capacity : total_memory();
   const uint64_t heap_bytes = round_up(capacity, heap_alignment) + heap_skew;
-  const uint64_t heap_offset = round_up(page + options.control_bytes, heap_alignment);
+  const uint64_t waits_offset = round_up(page + options.control_bytes, alignof(RankWaits));
+  const uint64_t control_end =
+      waits_offset + sizeof(RankWaits) * static_cast<uint64_t>(options.num_ranks);
+  const uint64_t heap_offset = round_up(control_end, heap_alignment);
   const uint64_t bytes = heap_offset + heap_bytes * static_cast<uint64_t>(options.num_ranks);
 
   rlimit limit;
@@ -103,8 +107,8 @@ Error Arena::create(const ArenaOptions& options, std::shared_ptr<Arena>& out) {
   // Nobody can shrink the segment under a mapping, which would turn accesses into SIGBUS.
   if (!options.named)
     fcntl(arena->descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  if (take_pages(arena->descriptor_, 0, page + options.control_bytes) != 0) {
-    return arena->no_room(page + options.control_bytes, available_room(arena->descriptor_),
+  if (take_pages(arena->descriptor_, 0, control_end) != 0) {
+    return arena->no_room(control_end, available_room(arena->descriptor_),
                           last_error("fallocate").c_str());
   }
   if (auto error = arena->map(bytes)) return error;
@@ -113,6 +117,7 @@ Error Arena::create(const ArenaOptions& options, std::shared_ptr<Arena>& out) {
   header->generation = options.generation;
   header->bytes = bytes;
   header->control_offset = page;
+  header->waits_offset = waits_offset;
   header->heap_offset = heap_offset;
   header->heap_bytes = heap_bytes;
   header->num_ranks = static_cast<uint32_t>(options.num_ranks);
@@ -173,6 +178,10 @@ Error Arena::map(uint64_t bytes) {
 const Arena::Header& Arena::header() const { return *reinterpret_cast<const Header*>(base_); }
 
 uint64_t Arena::control_offset() const { return header().control_offset; }
+
+RankWaits& Arena::waits(int rank) const {
+  return reinterpret_cast<RankWaits*>(at(header().waits_offset))[rank];
+}
 
 Error Arena::no_room(uint64_t bytes, int64_t available, const char* what) const {
   auto error = fail(Reason::no_room, what);

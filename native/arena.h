@@ -3,6 +3,7 @@
 //     0            control                heap of rank 0            heap of rank 1
 //     +--------+--------------------+-------------------------+-------------------------+--
 //     | header | the world's channel| blocks | ... free ...    | blocks | ... free ...   |
+//     |        | waits of all ranks |                         |                         |
 //     +--------+--------------------+-------------------------+-------------------------+--
 //
 // The segment is sparse: its size is address space, and memory is taken page by page as blocks are
@@ -21,6 +22,7 @@
 
 #include "failure.h"
 #include "heap.h"
+#include "waits.h"
 
 namespace kadril {
 
@@ -68,6 +70,10 @@ class Arena {
   int num_ranks() const { return static_cast<int>(heaps_.size()); }
   uint64_t control_offset() const;
 
+  // The waits of a rank, and what threads of this process hold while they change those of their own.
+  RankWaits& waits(int rank) const;
+  std::mutex& waits_mutex() { return waits_mutex_; }
+
   // Zeroed memory in the heap of `rank`, which must be a rank of this process.
   Error allocate(int rank, uint64_t bytes, uint64_t& offset);
   void release(int rank, uint64_t offset, uint64_t bytes);
@@ -106,6 +112,7 @@ class Arena {
   int descriptor_ = -1;
   std::byte* base_ = nullptr;
   uint64_t bytes_ = 0;
+  std::mutex waits_mutex_;
   std::mutex mutex_;  // guards the three below
   std::vector<Heap> heaps_;
   std::vector<Grave> graves_;

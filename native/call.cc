@@ -23,15 +23,13 @@ std::string number(double value) {
   return text;
 }
 
-// How many bytes of UTF-8 text fit into `room` without a letter cut in two: Python refuses half of
-// one, and a call would fail for the name that its messages give it.
+}  // namespace
+
 size_t whole_letters(std::string_view text, size_t room) {
   if (text.size() <= room) return text.size();
   while (room > 0 && (static_cast<uint8_t>(text[room]) & 0xC0) == 0x80) --room;
   return room;
 }
-
-}  // namespace
 
 const char* name_of(Kind kind) {
   static constexpr const char* names[num_kinds] = {"barrier",   "allreduce",  "reduce",

@@ -54,4 +54,8 @@ struct Call {
 
 uint64_t hash_bytes(const void* data, size_t size, uint64_t seed);
 
+// How many bytes of UTF-8 text fit into `room` without a letter cut in two: Python refuses half of
+// one, and a call would fail for the name that its messages give it.
+size_t whole_letters(std::string_view text, size_t room);
+
 }  // namespace kadril

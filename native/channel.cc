@@ -7,6 +7,7 @@
 
 #include "fault.h"
 #include "futex.h"
+#include "recorder.h"
 
 namespace kadril {
 namespace {
@@ -19,6 +20,9 @@ constexpr uint32_t one_post = 4;
 // first, and then at the peer.
 constexpr double first_look_after = 0.05;
 constexpr double look_again_after = 1;
+// Between the first looks for a deadlock; two must find the same one.
+constexpr double look_for_deadlock_after = 0.15;
+constexpr int num_early_looks = 4;
 
 using Clock = std::chrono::steady_clock;
 
@@ -44,6 +48,7 @@ uint64_t pack_cause(Reason reason, int member) {
 struct alignas(128) Channel::Slot {
   std::atomic<uint32_t> word;
   std::atomic<uint32_t> num_sleepers;
+  std::atomic<int32_t> rank;  // in the arena, or -1 before the member has opened the channel
   // The bell of this member: see `await_ring`.
   alignas(64) std::atomic<uint32_t> num_rings;
   std::atomic<uint32_t> is_asleep;     // on the bell
@@ -75,6 +80,7 @@ void Channel::format(Arena& arena, uint64_t offset, int num_members) {
                                         slot_bytes(num_members) * static_cast<uint64_t>(member));
     new (&slot->word) std::atomic<uint32_t>(0);
     new (&slot->num_sleepers) std::atomic<uint32_t>(0);
+    new (&slot->rank) std::atomic<int32_t>(-1);
     new (&slot->num_rings) std::atomic<uint32_t>(0);
     new (&slot->is_asleep) std::atomic<uint32_t>(0);
     new (&slot->is_listening) std::atomic<uint32_t>(0);
@@ -96,7 +102,9 @@ Channel::Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> livenes
       owns_board_(owns_board),
       waiting_(waiting),
       hooks_(hooks),
+      waits_(*arena_, ranks_[static_cast<size_t>(me)]),
       pointers_(ranks_.size()) {
+  slot(me_).rank.store(ranks_[static_cast<size_t>(me_)], std::memory_order_release);
   liveness_->add(this);
   for (const int rank : ranks_) {
     if (liveness_->is_dead(rank)) on_death(rank);  // died before we listened
@@ -108,6 +116,11 @@ Channel::~Channel() { close(); }
 Channel::Slot& Channel::slot(int member) const {
   return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(board_) + sizeof(Board) +
                                   slot_bytes_ * static_cast<uint64_t>(member));
+}
+
+Channel::Slot& Channel::slot_of(const Arena& arena, uint64_t board, uint64_t bytes, int member) {
+  return *reinterpret_cast<Slot*>(arena.at(board) + sizeof(Board) +
+                                  bytes * static_cast<uint64_t>(member));
 }
 
 Entry* Channel::table(int member) const {
@@ -172,11 +185,66 @@ Error Channel::await(int member, const Call& call) {
   return sleep_for(member, call);
 }
 
+// A thread's search for a deadlock that it is in, from look to look, while it waits.
+class Channel::Vigil {
+ public:
+  Vigil(Channel& channel, const Call& call) : channel_(channel), call_(call) {}
+  ~Vigil() {
+    channel_.waits_.leave(place_);
+    Recorder::resume(recorded_);
+  }
+
+  // Seconds until the next look.
+  double pause() const {
+    return place_ >= 0 && num_looks_ <= num_early_looks ? look_for_deadlock_after
+                                                        : look_again_after;
+  }
+
+  // Say that this thread waits, or what has changed; then look around. True where a deadlock was
+  // found twice with nothing changed in between, and its channels have been ended.
+  bool look() {
+    Standpoint standpoint;
+    if (!channel_.hooks_ || !channel_.hooks_->describe(call_, standpoint)) {
+      channel_.waits_.leave(place_);
+      place_ = -1;
+      return false;
+    }
+    ++num_looks_;
+    if (recorded_ < 0) recorded_ = Recorder::wait(standpoint.text);
+    if (place_ < 0) {
+      place_ = channel_.waits_.enter(
+          channel_.board_offset_, static_cast<uint32_t>(channel_.num_members()),
+          static_cast<uint32_t>(channel_.me_), channel_.num_posts_, standpoint);
+      return false;
+    }
+    channel_.waits_.recount(standpoint.num_threads);
+    const Deadlock found = channel_.waits_.find();
+    const bool is_proven = found.digest != 0 && found.digest == last_digest_;
+    last_digest_ = found.digest;
+    if (!is_proven) return false;
+    channel_.waits_.publish(found);
+    const int rank = channel_.ranks_[static_cast<size_t>(channel_.me_)];
+    for (const auto& [board, num_members] : found.boards) {
+      end_board(*channel_.arena_, board, static_cast<int>(num_members), Reason::deadlock, rank);
+    }
+    return true;
+  }
+
+ private:
+  Channel& channel_;
+  const Call& call_;
+  int place_ = -1;
+  int num_looks_ = 0;
+  int recorded_ = -1;
+  uint64_t last_digest_ = 0;
+};
+
 Error Channel::sleep_for(int member, const Call& call) {
   Slot& peer = slot(member);
   const auto start = Clock::now();
   double warn_at = waiting_.warn_after;
   double look_after = first_look_after;
+  Vigil vigil(*this, call);
   while (true) {
     peer.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = peer.word.load(std::memory_order_seq_cst);
@@ -185,7 +253,6 @@ Error Channel::sleep_for(int member, const Call& call) {
     if (must_wait) {
       const double left = waiting_.patience - seconds_since(start);
       wake = futex_wait(peer.word, seen, std::clamp(left, 0.0, look_after));
-      if (wake == Wake::timed_out) look_after = look_again_after;
     }
     peer.num_sleepers.fetch_sub(1, std::memory_order_relaxed);
     if (is_leaving_.load()) return fail(Reason::closed, call.text());
@@ -199,6 +266,8 @@ Error Channel::sleep_for(int member, const Call& call) {
       return give_up(Reason::interrupted, me_, call, seconds_since(start));
     }
     if (wake != Wake::timed_out) continue;
+    if (vigil.look()) return why_revoked(call, seconds_since(start));
+    look_after = vigil.pause();
     const double elapsed = seconds_since(start);
     if (elapsed >= waiting_.patience) return stalled(call, elapsed);
     if (elapsed >= warn_at) {
@@ -292,6 +361,10 @@ Error Channel::why_revoked(const Call& call, double elapsed) const {
   auto error = fail(static_cast<Reason>(cause >> 32 & 0xff), call.text(), static_cast<int>(cause));
   error->elapsed = elapsed;
   if (error->reason == Reason::interrupted) error->reason = Reason::revoked;
+  if (error->reason == Reason::deadlock) {
+    error->calls = Waits::read_verdict(*arena_, error->member);
+    error->member = -1;
+  }
   if (error->reason == Reason::stalled) {
     error->stopped = liveness_->is_stopped(ranks_[static_cast<size_t>(error->member)]);
     error->late = {error->member};
@@ -300,13 +373,36 @@ Error Channel::why_revoked(const Call& call, double elapsed) const {
 }
 
 void Channel::end(Reason reason, int member) noexcept {
+  end_board(*arena_, board_offset_, num_members(), reason, member);
+}
+
+void Channel::end_board(const Arena& arena, uint64_t board, int num_members, Reason reason,
+                        int who) noexcept {
   uint64_t none = 0;
-  board_->cause.compare_exchange_strong(none, pack_cause(reason, member));
-  for (int i = 0; i < num_members(); ++i) {
-    slot(i).word.fetch_or(revoked_bit, std::memory_order_seq_cst);
-    futex_wake_all(slot(i).word);
-    ring(slot(i));
+  reinterpret_cast<Board*>(arena.at(board))
+      ->cause.compare_exchange_strong(none, pack_cause(reason, who));
+  const uint64_t bytes = slot_bytes(num_members);
+  for (int i = 0; i < num_members; ++i) {
+    Slot& each = slot_of(arena, board, bytes, i);
+    each.word.fetch_or(revoked_bit, std::memory_order_seq_cst);
+    futex_wake_all(each.word);
+    ring(each);
   }
+}
+
+std::vector<int> Channel::late_ranks(const Arena& arena, uint64_t board, uint32_t num_members,
+                                     uint32_t me, uint32_t num_posts) {
+  std::vector<int> late;
+  const uint64_t bytes = slot_bytes(static_cast<int>(num_members));
+  for (uint32_t member = 0; member < num_members; ++member) {
+    const Slot& theirs = slot_of(arena, board, bytes, static_cast<int>(member));
+    const uint32_t word = theirs.word.load(std::memory_order_seq_cst);
+    if (word & (revoked_bit | closed_bit)) return {};
+    const uint32_t ahead = (word & ~(revoked_bit | closed_bit)) - num_posts * one_post;
+    const int rank = theirs.rank.load(std::memory_order_acquire);
+    if (member != me && static_cast<int32_t>(ahead) < 0 && rank >= 0) late.push_back(rank);
+  }
+  return late;
 }
 
 void Channel::revoke() {

@@ -32,6 +32,7 @@
 #include "failure.h"
 #include "fork_mark.h"
 #include "liveness.h"
+#include "waits.h"
 
 namespace kadril {
 
@@ -81,6 +82,9 @@ class Hooks {
   virtual ~Hooks() = default;
   virtual bool interrupted() noexcept { return false; }  // true gives the channel up
   virtual void late(const Call&, const std::vector<int>&, bool, double) noexcept {}
+  // Describe the waiting thread to those who look for deadlocks. False where nothing can be said of
+  // its process, so that it is never taken for a part of one.
+  virtual bool describe(const Call&, Standpoint&) noexcept { return false; }
 };
 
 class Channel final : public DeathListener {
@@ -108,6 +112,8 @@ class Channel final : public DeathListener {
 
   Posting& posting(int member) const;  // of the call under way
   void begin_call() { ++num_calls_; }
+  uint64_t num_calls() const { return num_calls_; }
+  uint64_t board() const { return board_offset_; }
   unsigned parity() const { return num_calls_ & 1; }  // of the call under way
   // Room for the messages of one exchange, beside the posting.
   Entry* table(int member) const;
@@ -136,6 +142,11 @@ class Channel final : public DeathListener {
   // Memory of this member that others may still read in the last call.
   void release_when_unused(uint64_t offset, uint64_t bytes);
 
+  // Which ranks have not reached a meeting of a board, for a member of it that waits there. None
+  // where the wait is about to end by itself, and none that has not opened its channel.
+  static std::vector<int> late_ranks(const Arena& arena, uint64_t board, uint32_t num_members,
+                                     uint32_t me, uint32_t num_posts);
+
   // End the channel for everyone, for the reason given; the first reason stays.
   Error give_up(Reason reason, int member, const Call& call, double elapsed = 0);
   void revoke();  // because this member wants to
@@ -158,6 +169,9 @@ class Channel final : public DeathListener {
   std::vector<int> late_members() const;
   bool has_reached(uint32_t word) const;
   void end(Reason reason, int member) noexcept;
+  static void end_board(const Arena& arena, uint64_t board, int num_members, Reason reason,
+                        int who) noexcept;
+  static Slot& slot_of(const Arena& arena, uint64_t board, uint64_t bytes, int member);
 
   std::shared_ptr<Arena> arena_;
   std::shared_ptr<Liveness> liveness_;
@@ -171,6 +185,8 @@ class Channel final : public DeathListener {
   Hooks* hooks_;
 
   const ForkMark fork_mark_;
+  class Vigil;  // of a thread that waits
+  Waits waits_;
   std::mutex mutex_;
   std::atomic<bool> closed_{false};
   uint32_t num_posts_ = 0;

@@ -21,6 +21,8 @@ enum class Reason : uint8_t {
   unsupported,  // no such operation for this dtype
   invalid,      // an argument that no caller should pass
   foreign,      // an error of another engine, which is in `cause`
+  deadlock,     // members wait for each other in several channels; see `calls`
+  cancelled,    // this member withdrew its request before all others had made it
 };
 
 struct Failure {
@@ -31,9 +33,10 @@ struct Failure {
   uint64_t needed = 0;   // no_room: bytes asked for
   int64_t available = -1;
   std::string detail;
-  std::vector<int> late;           // stalled: all members that were waited for
-  std::vector<std::string> calls;  // mismatch: what each member called, by member
-  std::shared_ptr<void> cause;     // foreign: the error itself, for whoever knows its kind
+  std::vector<int> late;  // stalled: all members that were waited for
+  // mismatch: what each member called, by member; deadlock: who waits for whom, and where
+  std::vector<std::string> calls;
+  std::shared_ptr<void> cause;  // foreign: the error itself, for whoever knows its kind
 };
 
 // Null means success, so that the common path costs one test of a pointer.

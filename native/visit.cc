@@ -6,6 +6,8 @@ Error Visit::enter() {
   fault::hit(call_.kind, Phase::enter);
   if (auto error = channel_.check_usable(call_)) return error;
   channel_.begin_call();
+  record_ = Recorder::begin(call_, channel_.board(), static_cast<uint32_t>(channel_.num_calls()),
+                            static_cast<uint32_t>(size()));
   return nullptr;
 }
 

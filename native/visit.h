@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "fault.h"
+#include "recorder.h"
 
 namespace kadril {
 
@@ -24,6 +25,9 @@ class Visit {
  public:
   Visit(Channel& channel, const Call& call)
       : channel_(channel), call_(call), lock_(channel.mutex()) {}
+  ~Visit() { Recorder::end(record_); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
 
   // The first meeting: post the call and the offer, wait, and compare with what the others posted.
   // `pack` writes what this member gives into its payload, and is called only where that fits.
@@ -98,6 +102,7 @@ class Visit {
   Channel& channel_;
   const Call& call_;
   std::unique_lock<std::mutex> lock_;
+  uint64_t record_ = 0;
 };
 
 // Staging memory of a member: two halves, so that one is filled while peers read the other.

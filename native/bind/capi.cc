@@ -48,10 +48,12 @@ void publish_engine(uint64_t engine, std::vector<int> facts, nb::list rows) {
   }
   nb::gil_scoped_release release;
   const std::lock_guard lock(state().mutex);
-  if (state().engine != engine) state().barriers.clear();
+  if (state().engine != engine) state().unnamed.clear();
   state().engine = engine;
   state().facts = std::move(facts);
   state().sets = std::move(sets);
+  // A set that is gone may leave its number to another one, which counts from the start.
+  std::erase_if(state().unnamed, [](const auto& each) { return !state().sets.count(each.first); });
 }
 
 void retract_engine(uint64_t engine) {
@@ -61,7 +63,7 @@ void retract_engine(uint64_t engine) {
   state().engine = 0;
   state().facts.clear();
   state().sets.clear();
-  state().barriers.clear();
+  state().unnamed.clear();
 }
 
 }  // namespace

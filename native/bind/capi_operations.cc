@@ -1,6 +1,9 @@
 // The operations of the C interface.
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capi_state.h"
@@ -24,6 +27,8 @@ kadril_status status_of(Reason reason) {
     case Reason::unsupported:
     case Reason::invalid:
       return KADRIL_INVALID;
+    case Reason::cancelled:
+      return KADRIL_CANCELLED;
     case Reason::interrupted:
     case Reason::forked:
     case Reason::no_room:
@@ -99,8 +104,8 @@ void answer(const Completion& completion, const Caller& caller) {
   result.last_joined = last < 0 ? last : caller.ranks[static_cast<size_t>(last)];
   if (last >= 0) {
     const std::lock_guard lock(state().mutex);
-    BarrierCount& count = state().barriers[caller.set];
-    count = {count.num_joins + 1, 0};
+    UnnamedCount& count = state().unnamed[caller.set];
+    count = {count.num_joins + 1, count.num_deadlocks, {}};
   }
   caller.callback(caller.context, &result);
 }
@@ -119,13 +124,30 @@ int check_pieces(const Descriptor& descriptor) {
 int submit_to(Set& set, int id, std::unique_ptr<Request> request, kadril_callback callback,
               void* context) {
   if (!set.conductor) return fail_not_a_member(id);
-  request->completion = std::make_shared<Completion>();
+  if (!request->completion) request->completion = std::make_shared<Completion>();
   request->completion->callback = [caller = Caller{callback, context, id, set.ranks}](
                                       Completion& completion) { answer(completion, caller); };
   if (auto error = set.conductor->submit(std::move(request))) {
     return fail_with(status_of(error->reason), describe(*error, set.ranks));
   }
   return 0;
+}
+
+// The n-th un-named one of its kind in the set. With the state locked.
+int submit_unnamed(Set& set, int id, std::unique_ptr<Request> request, kadril_callback callback,
+                   void* context) {
+  if (!set.conductor) return fail_not_a_member(id);
+  UnnamedCount& count = state().unnamed[id];
+  const uint64_t num_deadlocks = set.conductor->num_deadlocks();
+  if (num_deadlocks != count.num_deadlocks) count = {count.num_joins, num_deadlocks, {}};
+  uint64_t& number = count.numbers[static_cast<size_t>(request->descriptor.verb)];
+  request->descriptor.name =
+      "c." + std::to_string(count.num_joins + num_deadlocks) + "." + std::to_string(number);
+  request->descriptor.is_named = false;
+  const int status = submit_to(set, id, std::move(request), callback, context);
+  // One that was refused must not count: the other ranks know nothing of it.
+  if (status == 0) ++number;
+  return status;
 }
 
 // A request being put together; null, with the reason told, where an argument makes no sense.
@@ -205,12 +227,178 @@ Draft with_splits(Draft request, const int64_t* splits, int size, int64_t num_ro
   return request;
 }
 
+// The root by its rank in the world.
+Draft with_root(Draft request, int root_rank, int set) {
+  if (!request) return request;
+  int root = -1;
+  if (with_set(set, [&](const Set& found) { return root = member_of(found, root_rank), 0; }) != 0) {
+    return nullptr;
+  }
+  if (root < 0) {
+    return refuse("root rank " + std::to_string(root_rank) + " is not in process set " +
+                  std::to_string(set));
+  }
+  request->descriptor.root = root;
+  return request;
+}
+
+Draft with_tensors(Draft request, const kadril_request& asked) {
+  const bool has_data = asked.verb != KADRIL_BARRIER && asked.verb != KADRIL_JOIN;
+  if (has_data ? asked.num_tensors < 1 || !asked.tensors : asked.num_tensors != 0) {
+    return refuse("an operation that does not take " + std::to_string(asked.num_tensors) +
+                  " tensors");
+  }
+  if (asked.verb == KADRIL_ALLTOALL && asked.num_tensors > 1) {
+    return refuse("an all-to-all takes one tensor at a time");
+  }
+  request->descriptor.is_group = asked.is_group;
+  for (int i = 0; i < asked.num_tensors; ++i) {
+    const kadril_tensor& each = asked.tensors[i];
+    request = with_piece(std::move(request), each.input, each.output, each.dtype, each.shape,
+                         each.num_dims);
+  }
+  return request;
+}
+
+// What is particular to the verb.
+Draft with_arguments(Draft request, const kadril_request& asked) {
+  if (!request) return request;
+  const int size = kadril_process_set_size(asked.set);
+  if (size < 0) return nullptr;
+  switch (asked.verb) {
+    case KADRIL_REDUCESCATTER:
+      if (asked.op != KADRIL_SUM && asked.op != KADRIL_AVERAGE) {
+        return refuse("a reduce-scatter knows KADRIL_SUM and KADRIL_AVERAGE");
+      }
+      [[fallthrough]];
+    case KADRIL_ALLREDUCE:
+      return with_reduction(std::move(request), asked.op, asked.prescale, asked.postscale);
+    case KADRIL_BROADCAST:
+      return with_root(std::move(request), asked.root_rank, asked.set);
+    case KADRIL_ALLTOALL:
+      return with_splits(std::move(request), asked.splits, size, asked.tensors[0].shape[0]);
+    default:
+      return request;
+  }
+}
+
+// Results go where the caller wants them.
+void use_allocator(Request& request, const kadril_request& asked) {
+  if (!asked.allocate) return;
+  request.completion->allocate = [allocate = asked.allocate, context = asked.context](
+                                     size_t index, const Piece& piece) {
+    const std::vector<int64_t> shape(piece.dims.begin(), piece.dims.end());
+    void* memory =
+        allocate(context, static_cast<int>(index), shape.data(), static_cast<int>(shape.size()));
+    return std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), [](std::byte*) {});
+  };
+}
+
+// Requests that can be cancelled: by ticket, the set and the completion.
+struct Tickets {
+  std::mutex mutex;
+  int64_t next = 1;
+  std::map<int64_t, std::pair<int, std::weak_ptr<Completion>>> open;
+};
+
+Tickets& tickets() {
+  static Tickets* const forever = new Tickets;
+  return *forever;
+}
+
+// Who is called when an operation with a ticket is done.
+struct TicketHolder {
+  int64_t ticket;
+  kadril_callback callback;
+  void* context;
+};
+
+void on_ticket_done(void* context, const kadril_result* result) {
+  const std::unique_ptr<TicketHolder> holder(static_cast<TicketHolder*>(context));
+  {
+    const std::lock_guard lock(tickets().mutex);
+    tickets().open.erase(holder->ticket);
+  }
+  holder->callback(holder->context, result);
+}
+
 }  // namespace
 }  // namespace kadril
 
 using namespace kadril;
 
 extern "C" {
+
+KADRIL_EXPORT int64_t kadril_submit(const kadril_request* asked) {
+  if (!asked || !asked->callback) {
+    return fail_with(KADRIL_INVALID, "an operation needs a callback");
+  }
+  const auto verb = static_cast<int>(asked->verb);
+  if (verb < 0 || verb >= num_verbs) {
+    return fail_with(KADRIL_INVALID, "there is no verb " + std::to_string(verb));
+  }
+  const bool is_join = asked->verb == KADRIL_JOIN;
+  const char* name = is_join ? "join" : asked->name;
+  Draft request =
+      with_arguments(with_tensors(draft(static_cast<Verb>(verb), name), *asked), *asked);
+  if (!request || check_pieces(request->descriptor) != 0) return -1;
+  request->completion = std::make_shared<Completion>();
+  use_allocator(*request, *asked);
+  const std::weak_ptr<Completion> completion = request->completion;
+  auto holder = std::make_unique<TicketHolder>(TicketHolder{0, asked->callback, asked->context});
+  {
+    const std::lock_guard lock(tickets().mutex);
+    holder->ticket = tickets().next++;
+    tickets().open.emplace(holder->ticket, std::pair(asked->set, completion));
+  }
+  const int64_t ticket = holder->ticket;
+  const int status = with_set(asked->set, [&](Set& set) {
+    const uint64_t num_refusals = set.conductor ? set.conductor->num_refusals() : 0;
+    if (asked->is_of_step && num_refusals > 0) {
+      request->descriptor.note = "after " + std::to_string(num_refusals) + " mismatches";
+    }
+    const auto put = name ? submit_to : submit_unnamed;
+    return put(set, asked->set, std::move(request), on_ticket_done, holder.get());
+  });
+  if (status == 0) {
+    static_cast<void>(holder.release());  // the callback's now
+    return ticket;
+  }
+  const std::lock_guard lock(tickets().mutex);
+  tickets().open.erase(ticket);
+  return -1;
+}
+
+KADRIL_EXPORT void kadril_cancel(int64_t ticket) {
+  std::pair<int, std::weak_ptr<Completion>> found;
+  {
+    const std::lock_guard lock(tickets().mutex);
+    const auto place = tickets().open.find(ticket);
+    if (place == tickets().open.end()) return;  // it is done
+    found = place->second;
+  }
+  const auto completion = found.second.lock();
+  if (!completion) return;
+  const std::lock_guard lock(state().mutex);
+  const auto set = state().sets.find(found.first);
+  if (set != state().sets.end() && set->second.conductor) set->second.conductor->cancel(completion);
+}
+
+KADRIL_EXPORT const kadril_functions* kadril_function_table(void) {
+  static const kadril_functions table = {1,
+                                         kadril_submit,
+                                         kadril_cancel,
+                                         kadril_last_error,
+                                         kadril_last_status,
+                                         kadril_rank,
+                                         kadril_size,
+                                         kadril_local_rank,
+                                         kadril_local_size,
+                                         kadril_process_set_size,
+                                         kadril_process_set_rank,
+                                         horovod_process_set_included};
+  return &table;
+}
 
 KADRIL_EXPORT int kadril_allreduce_async(const void* input, void* output, kadril_dtype dtype,
                                          const int64_t* shape, int num_dims, const char* name,
@@ -249,17 +437,8 @@ KADRIL_EXPORT int kadril_broadcast_async(const void* input, void* output, kadril
                                          const int64_t* shape, int num_dims, int root_rank,
                                          const char* name, int set, kadril_callback callback,
                                          void* context) {
-  int root = -1;
-  if (with_set(set, [&](const Set& found) { return root = member_of(found, root_rank), 0; }) != 0) {
-    return -1;
-  }
-  if (root < 0) {
-    return fail_with(KADRIL_INVALID, "root rank " + std::to_string(root_rank) +
-                                         " is not in process set " + std::to_string(set));
-  }
   Draft request = with_piece(draft(Verb::broadcast, name), input, output, dtype, shape, num_dims);
-  if (request) request->descriptor.root = root;
-  return submit(std::move(request), set, callback, context);
+  return submit(with_root(std::move(request), root_rank, set), set, callback, context);
 }
 
 KADRIL_EXPORT int kadril_alltoall_async(const void* input, kadril_dtype dtype, const int64_t* shape,
@@ -288,15 +467,7 @@ KADRIL_EXPORT int kadril_reducescatter_async(const void* input, kadril_dtype dty
 KADRIL_EXPORT int kadril_barrier_async(int set, kadril_callback callback, void* context) {
   if (!callback) return fail_with(KADRIL_INVALID, "an operation needs a callback");
   return with_set(set, [&](Set& found) {
-    BarrierCount& count = state().barriers[set];
-    const std::string name =
-        "c." + std::to_string(count.num_joins) + "." + std::to_string(count.num_barriers);
-    Draft request = draft(Verb::barrier, name.c_str());
-    request->descriptor.is_named = false;
-    const int status = submit_to(found, set, std::move(request), callback, context);
-    // One that was refused must not count: the other ranks know nothing of it.
-    if (status == 0) ++count.num_barriers;
-    return status;
+    return submit_unnamed(found, set, draft(Verb::barrier, ""), callback, context);
   });
 }
 

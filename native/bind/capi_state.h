@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -24,11 +25,13 @@ struct Set {
   Conductor* conductor = nullptr;  // null where this rank is not a member
 };
 
-// Barriers have no names: the n-th meets the n-th of the others. Ranks may have made different
-// numbers of them when they join, so counting begins anew then.
-struct BarrierCount {
+// What has no name is counted: the n-th of its kind meets the n-th of the others. Ranks may have
+// made different numbers of them when they join, or when a deadlock is ended, so counting begins
+// anew then.
+struct UnnamedCount {
   uint64_t num_joins = 0;
-  uint64_t num_barriers = 0;  // since the last join
+  uint64_t num_deadlocks = 0;
+  std::array<uint64_t, num_verbs> numbers = {};  // by verb, since then
 };
 
 struct State {
@@ -36,7 +39,7 @@ struct State {
   uint64_t engine = 0;      // which engine was published; 0 for none
   std::vector<int> facts;   // rank, size, local rank and size, cross rank and size, homogeneous
   std::map<int, Set> sets;  // a conductor is retracted before it is gone
-  std::map<int, BarrierCount> barriers;  // by set
+  std::map<int, UnnamedCount> unnamed;  // by set
 };
 
 State& state();

@@ -320,6 +320,8 @@ void bind_engine(nb::module_& module) {
            })
       .def_prop_ro("num_cycles",
                    [](const PythonConductor& self) { return self.conductor->num_cycles(); })
+      .def_prop_ro("num_in_flight",
+                   [](PythonConductor& self) { return self.conductor->num_in_flight(); })
       .def_prop_ro("num_deadlocks",
                    [](const PythonConductor& self) { return self.conductor->num_deadlocks(); })
       .def("close", [](PythonConductor& self) {

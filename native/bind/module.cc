@@ -26,6 +26,7 @@
 #include "kernels.h"
 #include "moves.h"
 #include "outboxes.h"
+#include "recording.h"
 #include "room.h"
 
 namespace nb = nanobind;
@@ -47,7 +48,8 @@ void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
 class PythonHooks final : public Hooks {
  public:
-  explicit PythonHooks(nb::object on_late) : on_late_(std::move(on_late)) {}
+  PythonHooks(nb::object on_late, nb::object describe)
+      : on_late_(std::move(on_late)), describe_(std::move(describe)) {}
 
   bool interrupted() noexcept override {
     nb::gil_scoped_acquire gil;
@@ -65,8 +67,23 @@ class PythonHooks final : public Hooks {
     }
   }
 
+  bool describe(const Call& call, Standpoint& standpoint) noexcept override {
+    nb::gil_scoped_acquire gil;
+    try {
+      if (describe_.is_none()) return false;
+      const auto described = nb::cast<std::tuple<int, int, std::string>>(describe_(call.text()));
+      standpoint = {std::get<0>(described), std::get<1>(described), std::get<2>(described)};
+      return true;
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("a description of a wait");
+    } catch (...) {  // then nothing is said, and nothing proven
+    }
+    return false;
+  }
+
  private:
   nb::object on_late_;
+  nb::object describe_;
 };
 
 // A channel with the hooks it calls.
@@ -76,8 +93,8 @@ struct PythonChannel {
 
   PythonChannel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> liveness, uint64_t board,
                 std::vector<int> ranks, int me, bool owns_board, Waiting waiting,
-                nb::object on_late)
-      : hooks(std::move(on_late)),
+                nb::object on_late, nb::object describe)
+      : hooks(std::move(on_late), std::move(describe)),
         channel(std::move(arena), std::move(liveness), board, std::move(ranks), me, owns_board,
                 waiting, &hooks) {}
 
@@ -144,12 +161,13 @@ nb::object allocate(Segment& segment, int rank, uint64_t bytes) {
 
 PythonChannel* open_channel(const Segment& segment, nb::object board_or_none,
                             std::vector<int> ranks, int me, bool owns_board, double patience,
-                            double warn_after, int num_spins, int num_yields, nb::object on_late) {
+                            double warn_after, int num_spins, int num_yields, nb::object on_late,
+                            nb::object describe) {
   const uint64_t board =
       board_or_none.is_none() ? segment.arena->control_offset() : nb::cast<uint64_t>(board_or_none);
   return new PythonChannel(segment.arena, segment.liveness, board, std::move(ranks), me, owns_board,
-                           Waiting{patience, warn_after, num_spins, num_yields},
-                           std::move(on_late));
+                           Waiting{patience, warn_after, num_spins, num_yields}, std::move(on_late),
+                           std::move(describe));
 }
 
 nb::object allocate_board(Segment& segment, int rank, int num_members) {
@@ -346,9 +364,9 @@ void set_fault(const std::string& text) {
 }
 
 const char* name_of(Reason reason) {
-  static constexpr const char* names[] = {"mismatch", "peer_lost",   "peer_left", "stalled",
-                                          "revoked",  "interrupted", "forked",    "closed",
-                                          "no_room",  "unsupported", "invalid",   "foreign"};
+  static constexpr const char* names[] = {
+      "mismatch", "peer_lost", "peer_left",   "stalled", "revoked", "interrupted", "forked",
+      "closed",   "no_room",   "unsupported", "invalid", "foreign", "deadlock",    "cancelled"};
   return names[static_cast<int>(reason)];
 }
 
@@ -397,7 +415,8 @@ void bind_segment(nb::module_& module) {
       .def("allocate_board", &allocate_board)
       .def("open_channel", &open_channel, nb::arg("board").none(), nb::arg("ranks"), nb::arg("me"),
            nb::arg("owns_board"), nb::arg("patience"), nb::arg("warn_after"), nb::arg("num_spins"),
-           nb::arg("num_yields"), nb::arg("on_late").none(), nb::rv_policy::take_ownership)
+           nb::arg("num_yields"), nb::arg("on_late").none(), nb::arg("describe").none(),
+           nb::rv_policy::take_ownership)
       .def("offset_of",
            [](const Segment& self, Address address, uint64_t bytes) -> nb::object {
              const uint64_t offset = self.arena->offset_of(pointer(address), bytes);
@@ -437,6 +456,7 @@ NB_MODULE(_native, module) {
   bind_capi(module);
   bind_moves(module);
   bind_outbox(module);
+  bind_recorder(module);
   module.def("reduce_local", &reduce_local);
   module.def("supports", [](int dtype, int op) {
     return dtype >= 0 && dtype < num_dtypes && op >= 0 && op < num_ops &&

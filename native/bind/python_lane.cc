@@ -77,6 +77,18 @@ Error PythonLane::allreduce(const Call& call, const void* source, void* target) 
   });
 }
 
+Error PythonLane::allreduce_many(const Call& call, std::span<const ReducedArray> arrays) {
+  using Array = std::tuple<uintptr_t, uintptr_t, uint64_t>;
+  std::vector<Array> given;
+  for (const ReducedArray& each : arrays) {
+    given.emplace_back(address(each.source), address(each.target), each.count);
+  }
+  return call_python([&] {
+    lane_.attr("allreduce_many")(given, static_cast<int>(call.dtype), static_cast<int>(call.op),
+                                 call.scale.before, call.scale.after, call.name);
+  });
+}
+
 Error PythonLane::broadcast(const Call& call, void* memory) {
   return call_python([&] {
     lane_.attr("broadcast")(address(memory), call.count, static_cast<int>(call.dtype), call.root,

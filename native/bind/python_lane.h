@@ -28,6 +28,8 @@ class PythonLane final : public Lane {
   void await_entry() const { entered_.wait(); }
 
   Error allreduce(const Call& call, const void* source, void* target) override;
+  bool takes_many() const override { return true; }
+  Error allreduce_many(const Call& call, std::span<const ReducedArray> arrays) override;
   Error broadcast(const Call& call, void* memory) override;
   Error allgatherv(const Call& call, const void* source, void* target,
                    std::span<const uint64_t> counts) override;

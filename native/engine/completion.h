@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine/descriptor.h"
@@ -24,6 +25,9 @@ struct Output {
   Piece piece;
   std::shared_ptr<std::byte> memory;
 };
+
+// Makes the memory of a result, given its index and piece; null where it cannot.
+using Allocator = std::function<std::shared_ptr<std::byte>(size_t index, const Piece& piece)>;
 
 class Lane;
 class Completion;
@@ -90,7 +94,9 @@ class Completion {
   std::vector<uint64_t> received_splits;  // rows that came from each member, for each output
   int last_joined = -1;
 
-  Callback callback;  // called by the engine's thread when it is done
+  std::string key;     // of the request, while it is under way
+  Callback callback;   // called by the engine's thread when it is done
+  Allocator allocate;  // by the engine's thread, for outputs; the heap where there is none
   std::shared_ptr<Waiters> waiters;
 
  private:

@@ -97,11 +97,24 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
                                        " way; wait for it, or use another name");
     }
     request->completion->waiters = waiters_;
+    request->completion->key = request->descriptor.key();
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
   lane_->bell().ring();
   return nullptr;
+}
+
+void Conductor::cancel(const std::shared_ptr<Completion>& completion) {
+  if (fork_mark_.is_in_child()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || is_closing_ || completion->is_done()) return;
+    in_flight_.erase(completion->key);
+    cancelled_.push_back(completion);
+    has_mail_.store(true);
+  }
+  lane_->bell().ring();
 }
 
 void Conductor::close() {
@@ -144,6 +157,25 @@ void Conductor::run() noexcept {
   has_ended_.store(true);
 }
 
+// Whether there is something to tell the others. What was cancelled before they heard of it is not.
+bool Conductor::has_mail() {
+  if (!has_mail_.load()) return false;
+  std::vector<std::unique_ptr<Request>> untold;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& request : inbox_) {
+      const auto found = std::find(cancelled_.begin(), cancelled_.end(), request->completion);
+      if (found == cancelled_.end()) continue;
+      cancelled_.erase(found);
+      untold.push_back(std::move(request));
+    }
+    std::erase(inbox_, nullptr);
+    has_mail_.store(!inbox_.empty() || !cancelled_.empty());
+  }
+  end_cancelled(untold);
+  return has_mail_.load();
+}
+
 bool Conductor::await_work() {
   Bell& bell = lane_->bell();
   const bool has_pending = ledger_.has_pending();
@@ -154,7 +186,7 @@ bool Conductor::await_work() {
   while (true) {
     const uint32_t seen = bell.count();
     if (is_closing_) return false;
-    if (has_mail_.load()) break;
+    if (has_mail()) break;
     if (has_pending && bell.is_asked_for(cycle)) break;
     const auto now = Clock::now();
     double seconds = for_ever;
@@ -241,18 +273,21 @@ void Conductor::report(std::string text, const std::vector<std::string>& lines) 
   report_(text);
 }
 
-std::vector<std::unique_ptr<Request>> Conductor::take_inbox() {
+std::vector<std::unique_ptr<Request>> Conductor::take_inbox(
+    std::vector<std::shared_ptr<Completion>>& cancelled) {
   const std::lock_guard lock(mutex_);
   has_mail_.store(false);
+  cancelled = std::exchange(cancelled_, {});
   return std::exchange(inbox_, {});
 }
 
 std::vector<std::byte> Conductor::next_message() {
   std::vector<std::byte> message;
-  auto requests = take_inbox();
+  std::vector<std::shared_ptr<Completion>> cancelled;
+  auto requests = take_inbox(cancelled);
   has_said_stuck_ = false;
-  if (!requests.empty()) {
-    ledger_.write(std::move(requests), message);
+  if (!requests.empty() || !cancelled.empty()) {
+    ledger_.write(std::move(requests), cancelled, message);
   } else if (waiters_->stuck_from() <= Clock::now()) {
     ledger_.write_stuck(waiters_->first_blocked_on(), message);
     has_said_stuck_ = !message.empty();
@@ -272,6 +307,10 @@ Error Conductor::cycle() {
     fail_unserved(ready, *error);
     return error;
   }
+  for (const Agreement& agreement : ready) {
+    if (!agreement.problem.empty()) ++num_refusals_;
+  }
+  end_cancelled(ledger_.take_withdrawn());
   const auto events = timeline();
   if (events && marks_cycles_ && ledger_.has_news()) events->add_mark("CYCLE_START", start);
   pause_ = ledger_.has_news() ? first_pause : std::min(longest_pause, 2 * pause_);
@@ -303,6 +342,13 @@ void Conductor::end_deadlock() {
   for (const auto& request : requests) request->completion->wake();
   waiting_since_ = Clock::now();
   next_warning_ = 0;
+}
+
+// Requests that nobody counts on any more. Their names may be in use again.
+void Conductor::end_cancelled(const std::vector<std::unique_ptr<Request>>& requests) {
+  for (const auto& request : requests) {
+    fail_request(*request, *fail(Reason::cancelled, request->descriptor.text() + " was cancelled"));
+  }
 }
 
 // First a block of each member with the length of its message and as much of it as fits; then, if
@@ -343,6 +389,12 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
 
 void Conductor::forget_name(Request& request) {
   const std::lock_guard lock(mutex_);
+  // One that was cancelled too late to be withdrawn: its name may be another request's by now.
+  const auto found = std::find(cancelled_.begin(), cancelled_.end(), request.completion);
+  if (found != cancelled_.end()) {
+    cancelled_.erase(found);
+    return;
+  }
   in_flight_.erase(request.descriptor.key());
 }
 
@@ -371,6 +423,11 @@ void Conductor::fail_all(std::shared_ptr<const Failure> failure) {
     in_flight_.clear();
   }
   for (const auto& request : requests) fail_request(*request, *failure_);
+}
+
+int Conductor::num_in_flight() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(in_flight_.size());
 }
 
 std::shared_ptr<Timeline> Conductor::timeline() {

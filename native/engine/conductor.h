@@ -71,6 +71,10 @@ class Conductor final {
   // Take a request; it is done when its completion is. Misuse is an error here and now.
   Error submit(std::unique_ptr<Request> request);
 
+  // Withdraw a request: it fails with `cancelled` unless all members have made it by the time they
+  // hear of this. Its memory is in use until its completion is done; its name is free at once.
+  void cancel(const std::shared_ptr<Completion>& completion);
+
   // Leave the set. Requests under way fail.
   void close();
 
@@ -83,6 +87,10 @@ class Conductor final {
   int size() const { return lane_->size(); }
   int me() const { return lane_->me(); }
   uint64_t num_cycles() const { return num_cycles_.load(std::memory_order_relaxed); }
+  int num_in_flight();  // requests that are not done
+  // Requests that could not be served together so far: the same number on all members at the same
+  // message, and told before anybody hears that one of them has failed.
+  uint64_t num_refusals() const { return num_refusals_.load(); }
   // Deadlocks that were found: the same number on all members whose requests they ended.
   uint64_t num_deadlocks() const { return num_deadlocks_.load(); }
 
@@ -94,9 +102,12 @@ class Conductor final {
   double seconds_to_sleep(Clock::time_point start, Clock::time_point now) const;
   std::vector<std::byte> next_message();
   void end_deadlock();
+  void end_cancelled(const std::vector<std::unique_ptr<Request>>& requests);
+  bool has_mail();
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
-  std::vector<std::unique_ptr<Request>> take_inbox();
+  std::vector<std::unique_ptr<Request>> take_inbox(
+      std::vector<std::shared_ptr<Completion>>& cancelled);
   void report(std::string text, const std::vector<std::string>& lines);
   void forget_name(Request& request);
   void fail_unserved(std::vector<Agreement>& agreements, const Failure& failure);
@@ -111,8 +122,9 @@ class Conductor final {
   Ledger ledger_;
   Executor executor_;
 
-  std::mutex mutex_;  // guards the five below
+  std::mutex mutex_;  // guards the six below
   std::vector<std::unique_ptr<Request>> inbox_;
+  std::vector<std::shared_ptr<Completion>> cancelled_;  // told to the others in the next cycle
   std::unordered_set<std::string> in_flight_;
   std::shared_ptr<const Failure> failure_;  // why the set has ended
   std::shared_ptr<Timeline> timeline_;
@@ -123,6 +135,7 @@ class Conductor final {
   std::atomic<bool> has_ended_{false};
   std::atomic<uint64_t> num_cycles_{0};
   std::atomic<uint64_t> num_deadlocks_{0};
+  std::atomic<uint64_t> num_refusals_{0};
   double pause_ = 0;  // before the next cycle without news
   Clock::time_point waiting_since_;
   double next_warning_ = 0;

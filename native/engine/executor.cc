@@ -25,10 +25,15 @@ bool is_narrow_average(Reduction reduction, DType dtype) {
   return reduction == Reduction::average && is_integer(dtype) && size_of(dtype) < sizeof(int64_t);
 }
 
-Output make_output(DType dtype, std::vector<uint64_t> dims) {
+Output make_output(Completion& completion, DType dtype, std::vector<uint64_t> dims) {
   constexpr std::align_val_t alignment{64};
   Output output;
   output.piece = {dtype, std::move(dims)};
+  if (completion.allocate) {
+    output.memory = completion.allocate(completion.outputs.size(), output.piece);
+    if (!output.memory) throw std::bad_alloc();
+    return output;
+  }
   const auto memory = static_cast<std::byte*>(
       ::operator new(std::max<uint64_t>(1, output.piece.bytes()), alignment));
   output.memory = {memory, [=](std::byte* bytes) { ::operator delete(bytes, alignment); }};
@@ -47,12 +52,12 @@ Executor::Executor(Lane& lane, FusionOptions options, std::function<void(Request
 
 Error Executor::run(std::vector<Agreement>& agreements, Timeline* timeline) {
   timeline_ = timeline;
-  const auto agreed = Clock::now();
+  agreed_ = Clock::now();
   batches_.clear();
   for (Agreement& agreement : agreements) {
     if (timeline_ && agreement.mine) {
       timeline_->add_span(agreement.mine->descriptor, "NEGOTIATE", agreement.mine->submitted,
-                          agreed);
+                          agreed_);
     }
     if (!agreement.problem.empty()) {
       refuse(agreement);
@@ -63,26 +68,16 @@ Error Executor::run(std::vector<Agreement>& agreements, Timeline* timeline) {
     }
   }
   wake_finished();
-  for (Batch& batch : batches_) {
-    const auto begin = Clock::now();
-    if (auto error = run_batch(batch)) return error;
-    if (!timeline_) continue;
-    const auto end = Clock::now();
-    for (const Slice& slice : batch.slices) {
-      if (!slice.agreement->mine) continue;
-      timeline_->add_span(slice.agreement->mine->descriptor, "QUEUE", agreed, begin);
-      timeline_->add_span(slice.agreement->mine->descriptor,
-                          batch.slices.size() > 1 ? "FUSED" : "RUN", begin, end);
-    }
+  for (size_t i = 0; i < batches_.size();) {
+    const size_t count = num_together(i);
+    auto error =
+        count > 1 ? run_together(std::span(batches_).subspan(i, count)) : run_batch(batches_[i]);
+    if (error) return error;
+    i += count;
   }
   for (Agreement& agreement : agreements) {
     if (agreement.mine && !agreement.mine->completion->is_done()) {  // not served in a batch
-      const auto begin = Clock::now();
       if (auto error = run_single(agreement)) return error;
-      if (timeline_) {
-        timeline_->add_span(agreement.mine->descriptor, "QUEUE", agreed, begin);
-        timeline_->add_span(agreement.mine->descriptor, "RUN", begin, Clock::now());
-      }
     }
   }
   wake_finished();
@@ -149,7 +144,15 @@ Call Executor::call_of(const Descriptor& descriptor, const Piece& piece) const {
   return call;
 }
 
+// Before the request is finished: its submitter may end the timeline as soon as it is.
+void Executor::add_spans(const Agreement& agreement, const char* phase, Clock::time_point begin) {
+  if (!timeline_ || !agreement.mine) return;
+  timeline_->add_span(agreement.mine->descriptor, "QUEUE", agreed_, begin);
+  timeline_->add_span(agreement.mine->descriptor, phase, begin, Clock::now());
+}
+
 Error Executor::run_batch(Batch& batch) {
+  const auto begin = Clock::now();
   Error error;
   if (batch.verb == Verb::broadcast) {
     error = run_broadcast(batch);
@@ -161,12 +164,60 @@ Error Executor::run_batch(Batch& batch) {
     error = run_allreduce(batch);
   }
   if (error && is_fatal(*error)) return error;
+  finish_batch(batch, batch.slices.size() > 1 ? "FUSED" : "RUN", begin, error);
+  return nullptr;
+}
+
+void Executor::finish_batch(Batch& batch, const char* phase, Clock::time_point begin,
+                            const Error& error) {
   for (Slice& slice : batch.slices) {
+    add_spans(*slice.agreement, phase, begin);
     const bool is_last = --slice.agreement->num_unserved == 0;
     if (error) finish(*slice.agreement, std::make_unique<Failure>(*error));
     if (is_last) finish(*slice.agreement);
   }
   wake_finished();
+}
+
+// Sums of large arrays that follow each other and are of one kind; by what all members know.
+size_t Executor::num_together(size_t first) const {
+  const Batch& leader = batches_[first];
+  uint64_t bytes = 0;
+  size_t count = 0;
+  for (const Batch& batch : std::span(batches_).subspan(first)) {
+    bytes += batch.bytes;
+    const bool is_one_array = batch.slices.size() == 1 && batch.bytes > options_.largest_piece;
+    const bool is_plain = batch.verb == Verb::allreduce && batch.reduction != Reduction::adasum &&
+                          !(batch.reduction == Reduction::average && is_integer(batch.dtype));
+    const bool is_alike = batch.dtype == leader.dtype && batch.reduction == leader.reduction &&
+                          batch.scale == leader.scale;
+    if (!is_one_array || !is_plain || !is_alike || bytes > options_.threshold) break;
+    ++count;
+  }
+  return lane_.takes_many() ? std::max<size_t>(count, 1) : 1;
+}
+
+Error Executor::run_together(std::span<Batch> batches) {
+  const auto begin = Clock::now();
+  Call call = call_of(batches.front());
+  call.set_name("together");
+  uint64_t absent = 0;  // bytes of arrays that this member, which has joined, does not have
+  for (const Batch& batch : batches) absent += batch.slices[0].source ? 0 : batch.bytes;
+  auto place = static_cast<std::byte*>(absent ? lane_.scratch(absent) : nullptr);
+  std::vector<ReducedArray> arrays;
+  for (const Batch& batch : batches) {
+    const Slice& slice = batch.slices[0];
+    if (slice.source) {
+      arrays.push_back({slice.source, slice.target, slice.count});
+    } else {
+      fill_neutral(batch.dtype, call.op, place, slice.count);
+      arrays.push_back({place, place, slice.count});
+      place += batch.bytes;
+    }
+  }
+  const auto error = lane_.allreduce_many(call, arrays);
+  if (error && is_fatal(*error)) return std::make_unique<Failure>(*error);
+  for (Batch& batch : batches) finish_batch(batch, "TOGETHER", begin, error);
   return nullptr;
 }
 
@@ -282,6 +333,7 @@ Error Executor::run_broadcast(Batch& batch) {
 }
 
 Error Executor::run_single(Agreement& agreement) {
+  const auto begin = Clock::now();
   Error error;
   try {
     switch (agreement.any().verb) {
@@ -302,6 +354,7 @@ Error Executor::run_single(Agreement& agreement) {
     error = fail(Reason::closed, "no memory for the result of " + agreement.any().text());
   }
   if (error && is_fatal(*error)) return error;
+  add_spans(agreement, "RUN", begin);
   finish(agreement, std::move(error));
   return nullptr;
 }
@@ -318,7 +371,7 @@ Error Executor::run_allgather(Agreement& agreement) {
       counts[member] = entry.said[member].pieces[i].count();
       dims[0] += entry.said[member].pieces[i].dims[0];
     }
-    Output output = make_output(mine.pieces[i].dtype, dims);
+    Output output = make_output(*agreement.mine->completion, mine.pieces[i].dtype, dims);
     const Call call = call_of(mine, mine.pieces[i]);
     if (auto error =
             lane_.allgatherv(call, agreement.mine->memory[i].source, output.memory.get(), counts)) {
@@ -346,7 +399,7 @@ Error Executor::run_alltoall(Agreement& agreement) {
     recv[member] = received[member] * piece.row_count();
     dims[0] += received[member];
   }
-  Output output = make_output(piece.dtype, dims);
+  Output output = make_output(*agreement.mine->completion, piece.dtype, dims);
   if (auto error = lane_.alltoallv(call_of(mine, piece), agreement.mine->memory[0].source, send,
                                    output.memory.get(), recv)) {
     return error;
@@ -367,7 +420,7 @@ Error Executor::run_reducescatter(Agreement& agreement) {
     }
     std::vector<uint64_t> dims = piece.dims;
     dims[0] = rows_of_member(piece.dims[0], lane_.me(), size);
-    Output output = make_output(piece.dtype, dims);
+    Output output = make_output(*agreement.mine->completion, piece.dtype, dims);
     Call call = call_of(mine, piece);
     const void* source = agreement.mine->memory[i].source;
     void* target = output.memory.get();

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/lane.h"
@@ -54,7 +55,12 @@ class Executor {
   void add_slice(const Descriptor& descriptor, Slice slice);
   bool fits(const Batch& batch, const Descriptor& descriptor, const Slice& slice) const;
 
+  void add_spans(const Agreement& agreement, const char* phase, Clock::time_point begin);
+
+  size_t num_together(size_t first) const;
   Error run_batch(Batch& batch);
+  Error run_together(std::span<Batch> batches);
+  void finish_batch(Batch& batch, const char* phase, Clock::time_point begin, const Error& error);
   Error run_allreduce(Batch& batch);
   Error run_narrow_average(Batch& batch);
   Error run_adasum(Batch& batch);
@@ -76,6 +82,7 @@ class Executor {
   std::vector<Batch> batches_;
   std::vector<std::shared_ptr<Completion>> finished_;
   Timeline* timeline_ = nullptr;
+  Clock::time_point agreed_;
 };
 
 }  // namespace kadril

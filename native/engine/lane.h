@@ -32,6 +32,13 @@ class Bell {
   virtual void listen(bool) {}
 };
 
+// One array of several that are reduced in one call.
+struct ReducedArray {
+  const void* source;
+  void* target;
+  uint64_t count;
+};
+
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -43,6 +50,11 @@ class Lane {
   virtual std::shared_ptr<void> enter() { return nullptr; }
 
   virtual Error allreduce(const Call& call, const void* source, void* target) = 0;
+  // Whether several arrays are reduced sooner in one call than in one call each: over a network the
+  // next one is under way before the last bytes of the one before have come. The same on all members.
+  virtual bool takes_many() const { return false; }
+  // `call` has what the arrays have in common.
+  virtual Error allreduce_many(const Call& call, std::span<const ReducedArray> arrays);
   virtual Error broadcast(const Call& call, void* memory) = 0;
   virtual Error allgatherv(const Call& call, const void* source, void* target,
                            std::span<const uint64_t> counts) = 0;
@@ -76,5 +88,14 @@ class Lane {
  protected:
   LateHook late_hook_;
 };
+
+inline Error Lane::allreduce_many(const Call& call, std::span<const ReducedArray> arrays) {
+  for (const ReducedArray& array : arrays) {
+    Call each = call;
+    each.count = array.count;
+    if (auto error = allreduce(each, array.source, array.target)) return error;
+  }
+  return nullptr;
+}
 
 }  // namespace kadril

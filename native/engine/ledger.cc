@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 namespace kadril {
 namespace {
@@ -39,10 +40,19 @@ Ledger::Ledger(int num_members, int me, size_t capacity)
       joined_(static_cast<size_t>(num_members)),
       stuck_on_(static_cast<size_t>(num_members)) {}
 
-// message:  number of ids | ids | number of descriptors | descriptors [| id it is stuck on]
+// message:  number of withdrawn ids | ids | number of ids | ids | number of descriptors | descriptors
+//           [| id it is stuck on]
 void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
+                   const std::vector<std::shared_ptr<Completion>>& withdrawn,
                    std::vector<std::byte>& message) {
-  std::vector<uint32_t> ids;
+  std::vector<uint32_t> ids, withdrawn_ids;
+  for (const auto& completion : withdrawn) {
+    LedgerEntry* entry = find_mine(completion.get());
+    if (!entry) continue;
+    withdrawn_ids.push_back(entry->id);
+    withdrawn_.push_back(std::move(entry->mine));
+    --num_mine_;
+  }
   const auto self = static_cast<size_t>(me_);
   for (auto& request : requests) {
     const auto known = ids_.find(request->descriptor.key());
@@ -60,6 +70,8 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
     sent_.push_back(std::move(request));
   }
   Writer writer(message);
+  writer.number(static_cast<uint32_t>(withdrawn_ids.size()));
+  for (const uint32_t id : withdrawn_ids) writer.number(id);
   writer.number(static_cast<uint32_t>(ids.size()));
   for (const uint32_t id : ids) writer.number(id);
   writer.number(static_cast<uint32_t>(sent_.size()));
@@ -67,21 +79,24 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
 }
 
 void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& message) const {
-  const LedgerEntry* found = nullptr;
-  for (const auto& entry : entries_) {
-    if (entry && entry->mine && entry->mine->completion.get() == completion) found = entry.get();
-  }
+  const LedgerEntry* found = find_mine(completion);
   const bool is_join = join_ && join_->completion.get() == completion;
   if (!found && !is_join) return;
   Writer writer(message);
-  writer.number(uint32_t{0});
-  writer.number(uint32_t{0});
+  for (int i = 0; i < 3; ++i) writer.number(uint32_t{0});
   writer.number(is_join ? join_id : found->id);
 }
 
 bool Ledger::read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready) {
   has_news_ = false;
   num_stuck_ = 0;
+  // Withdrawals first, whoever sent them: else what is asked for in this cycle would be served with
+  // a request that is withdrawn in it.
+  for (int member = 0; member < num_members_; ++member) {
+    const auto& message = messages[static_cast<size_t>(member)];
+    Reader reader(message);
+    if (!message.empty() && !read_withdrawals(member, reader)) return false;
+  }
   for (int member = 0; member < num_members_; ++member) {
     if (!read_one(member, messages[static_cast<size_t>(member)], ready)) return false;
   }
@@ -96,6 +111,8 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
                       std::vector<Agreement>& ready) {
   if (message.empty()) return true;
   Reader reader(message);
+  const auto num_withdrawn = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_withdrawn && !reader.has_failed(); ++i) reader.number<uint32_t>();
   const auto num_ids = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_ids && !reader.has_failed(); ++i) {
     const auto id = reader.number<uint32_t>();
@@ -126,6 +143,33 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
   stuck_on_[static_cast<size_t>(member)] = reader.number<uint32_t>();
   ++num_stuck_;
   return reader.is_at_end();
+}
+
+bool Ledger::read_withdrawals(int member, Reader& reader) {
+  const auto num_withdrawn = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_withdrawn && !reader.has_failed(); ++i) {
+    const auto id = reader.number<uint32_t>();
+    if (reader.has_failed() || id >= entries_.size() || !entries_[id]) return false;
+    LedgerEntry& entry = *entries_[id];
+    if (entry.num_present == 0 || !entry.is_present[static_cast<size_t>(member)]) return false;
+    entry.is_present[static_cast<size_t>(member)] = false;
+    has_news_ = true;
+    if (--entry.num_present == 0 && !entry.said[static_cast<size_t>(member)].is_named) {
+      unnamed_.push_back(entry.id);
+    }
+  }
+  return !reader.has_failed();
+}
+
+LedgerEntry* Ledger::find_mine(const Completion* completion) const {
+  for (const auto& entry : entries_) {
+    if (entry && entry->mine && entry->mine->completion.get() == completion) return entry.get();
+  }
+  return nullptr;
+}
+
+std::vector<std::unique_ptr<Request>> Ledger::take_withdrawn() {
+  return std::exchange(withdrawn_, {});
 }
 
 bool Ledger::is_stuck_on_pending() const {
@@ -232,7 +276,7 @@ void Ledger::drop(LedgerEntry& entry) {
 
 void Ledger::forget_old() {
   for (const uint32_t id : unnamed_) {
-    if (entries_[id]->num_present == 0) drop(*entries_[id]);
+    if (entries_[id] && entries_[id]->num_present == 0) drop(*entries_[id]);
   }
   unnamed_.clear();
   if (ids_.size() <= capacity_ + capacity_ / 8) return;
@@ -256,7 +300,9 @@ std::vector<std::unique_ptr<Request>> Ledger::take_pending() {
   for (auto& request : sent_) {
     if (request) pending.push_back(std::move(request));
   }
+  for (auto& request : withdrawn_) pending.push_back(std::move(request));
   if (join_) pending.push_back(std::move(join_));
+  withdrawn_.clear();
   sent_.clear();
   num_mine_ = 0;
   return pending;

@@ -40,8 +40,11 @@ class Ledger {
  public:
   Ledger(int num_members, int me, size_t capacity);
 
-  // Write the message by which the others learn of these requests.
-  void write(std::vector<std::unique_ptr<Request>> requests, std::vector<std::byte>& message);
+  // Write the message by which the others learn of these requests, and that the requests of these
+  // completions, made before, are withdrawn. One that was served meanwhile is passed over.
+  void write(std::vector<std::unique_ptr<Request>> requests,
+             const std::vector<std::shared_ptr<Completion>>& withdrawn,
+             std::vector<std::byte>& message);
 
   // Write the message by which the others learn that this member is stuck: that it asks for nothing
   // more before the request of this completion is done. Nothing where there is no such request.
@@ -50,6 +53,9 @@ class Ledger {
   // Read the messages of all members, the own included, and append what has become ready. False
   // where a message makes no sense.
   bool read(std::span<const std::vector<std::byte>> messages, std::vector<Agreement>& ready);
+
+  // This member's requests whose withdrawal all members have read, given back.
+  std::vector<std::unique_ptr<Request>> take_withdrawn();
 
   // Whether there was a request among the messages read last, and whether all members said in them
   // that they are stuck, so that none of what they wait for can come.
@@ -77,6 +83,7 @@ class Ledger {
 
  private:
   LedgerEntry& find_or_make(const std::string& key);
+  LedgerEntry* find_mine(const Completion* completion) const;  // null where there is none
   void mark_present(LedgerEntry& entry, int member, std::vector<Agreement>& ready);
   bool is_complete(const LedgerEntry& entry) const;
   void close_entry(LedgerEntry& entry, std::vector<Agreement>& ready);
@@ -84,6 +91,7 @@ class Ledger {
   bool read_one(int member, std::span<const std::byte> message, std::vector<Agreement>& ready);
   bool is_stuck_on_pending() const;  // all members, each on something it has asked for
   std::vector<const LedgerEntry*> pending() const;  // of any member, oldest first
+  bool read_withdrawals(int member, Reader& reader);
   void settle_joins(std::vector<Agreement>& ready);
   void drop(LedgerEntry& entry);
 
@@ -96,7 +104,8 @@ class Ledger {
   uint64_t num_agreements_ = 0;
   size_t num_mine_ = 0;
   std::vector<std::unique_ptr<Request>> sent_;  // whole descriptors under way, in order
-  std::vector<uint32_t> unnamed_;               // served, and never to be used again
+  std::vector<std::unique_ptr<Request>> withdrawn_;
+  std::vector<uint32_t> unnamed_;  // served, and never to be used again
 
   std::vector<bool> joined_;
   int num_joined_ = 0;

@@ -38,7 +38,8 @@ typedef enum {
   KADRIL_MISMATCH,        /* ranks asked for different things; the next operation works */
   KADRIL_PEER_LOST,       /* a rank is dead, has left or gave up: the process set cannot go on */
   KADRIL_STALLED,         /* a rank is too late: likewise */
-  KADRIL_CLOSED           /* the world was closed while the operation was under way */
+  KADRIL_CLOSED,          /* the world was closed while the operation was under way */
+  KADRIL_CANCELLED        /* kadril_cancel() came before all ranks had asked for it */
 } kadril_status;
 
 typedef enum {
@@ -82,6 +83,52 @@ typedef struct {
 
 /* Called once, from a thread of the library, which must not be kept waiting. */
 typedef void (*kadril_callback)(void* context, const kadril_result* result);
+
+/* One tensor of a request. */
+typedef struct {
+  const void* input;
+  void* output; /* all-reduce, broadcast: the result, of the same shape; may be the input */
+  const int64_t* shape;
+  int num_dims;
+  kadril_dtype dtype;
+} kadril_tensor;
+
+/* Makes the memory of a result whose shape only the other ranks knew: the caller's, who gives it
+ * back. NULL where there is none, which ends the process set: the others are on their way. Called
+ * from a thread of the library. */
+typedef void* (*kadril_allocator)(void* context, int index, const int64_t* shape, int num_dims);
+
+typedef enum {
+  KADRIL_ALLREDUCE,
+  KADRIL_ALLGATHER,
+  KADRIL_BROADCAST,
+  KADRIL_ALLTOALL,
+  KADRIL_REDUCESCATTER,
+  KADRIL_BARRIER,
+  KADRIL_JOIN
+} kadril_verb;
+
+/* An operation, whole; what it does not need may be zero. */
+typedef struct {
+  kadril_verb verb;
+  const char* name; /* NULL: the n-th of its kind in the set, which meets the n-th of the others */
+  const kadril_tensor* tensors; /* all-to-all: one; barrier, join: none */
+  int num_tensors;
+  bool is_group; /* served all or nothing, under a name apart from those of single tensors */
+  kadril_op op;
+  double prescale; /* all-reduce, reduce-scatter: 1 for none */
+  double postscale;
+  int root_rank;         /* broadcast: in the world, also within a set */
+  const int64_t* splits; /* all-to-all: rows for each rank; NULL for the same for all */
+  int set;
+  /* Whether it may only meet requests that were made after as many mismatches as this one: for what
+   * is asked for in steps that end with the first failure. A request of a step before, which was
+   * cancelled too late, is then a mismatch, and not taken for one of this step. */
+  bool is_of_step;
+  kadril_callback callback;
+  kadril_allocator allocate; /* NULL: results are in kadril_result, until the callback returns */
+  void* context;             /* of both */
+} kadril_request;
 
 int kadril_init(void);
 int kadril_shutdown(void);
@@ -142,12 +189,37 @@ int kadril_barrier_async(int set, kadril_callback callback, void* context);
 int kadril_join_async(kadril_callback callback, void* context); /* of all ranks */
 int kadril_join_set_async(int set, kadril_callback callback, void* context);
 
+/* The same, of any kind. A ticket for kadril_cancel() where it was taken; -1 where it was not. */
+int64_t kadril_submit(const kadril_request* request);
+/* Withdraw an operation. Its callback comes as always: with KADRIL_CANCELLED, unless all ranks have
+ * asked for it by the time they hear of this. Until then its memory is in use; its name may be used
+ * again at once. */
+void kadril_cancel(int64_t ticket);
+
+/* What an extension needs that is loaded beside this library rather than linked to it. */
+typedef struct {
+  int version; /* 1; members are only ever added at the end */
+  int64_t (*submit)(const kadril_request* request);
+  void (*cancel)(int64_t ticket);
+  const char* (*last_error)(void);
+  kadril_status (*last_status)(void);
+  int (*rank)(void);
+  int (*size)(void);
+  int (*local_rank)(void);
+  int (*local_size)(void);
+  int (*process_set_size)(int set);
+  int (*process_set_rank)(int set);
+  int (*process_set_included)(int set); /* Horovod's code where it fails */
+} kadril_functions;
+const kadril_functions* kadril_function_table(void);
+
 /* The names that Horovod's library has for the same. What returns the number of a process set, or a
  * rank or size in one, returns one of Horovod's codes where it fails:
  *     -1 not initialized   -3 no such set   -4 not a member   -5 shut down   -6 the set exists
  *     -7 any other reason (which Horovod has no code for)
  *
- * horovod_init(): `ranks` are those of the world, or none; a part of them is refused. */
+ * horovod_init(): `ranks` are those of the world, or none; a part of them is refused. Process sets
+ * that exist, or are given twice, are passed over, as Horovod does: ask for their numbers. */
 bool horovod_init(const int* ranks, int num_ranks, const int* process_set_ranks,
                   const int* process_set_sizes, int num_process_sets);
 void horovod_shutdown(void);

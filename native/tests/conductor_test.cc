@@ -209,6 +209,56 @@ void test_a_second_thread_is_waited_for(bool has_submitted) {
   });
 }
 
+// One member asks, changes its mind, and asks again with other values: the other one meets those.
+void test_cancelled() {
+  std::vector<float> stale(4, 100), fresh(4, 1), theirs(4, 2), told(4), told_theirs(4);
+  Party party(2);
+  Conductor& mine = *party.conductors[0];
+  Conductor& other = *party.conductors[1];
+  auto request = sum_of("x", stale);
+  auto completion = request->completion;
+  CHECK_OK(mine.submit(std::move(request)));
+  auto first = sum_of("told", told);
+  auto told_completion = first->completion;
+  CHECK_OK(mine.submit(std::move(first)));
+  CHECK_OK(other.submit(sum_of("told", told_theirs)));
+  await(*told_completion);  // so that the other one has heard of the first
+  mine.cancel(completion);
+  auto next = sum_of("x", fresh);
+  auto next_completion = next->completion;
+  CHECK_OK(mine.submit(std::move(next)));
+  auto last = sum_of("x", theirs);
+  auto last_completion = last->completion;
+  CHECK_OK(other.submit(std::move(last)));
+  await(*last_completion);
+  CHECK(!last_completion->failure() && theirs[3] == 3);
+  await(*next_completion);
+  CHECK(!next_completion->failure() && fresh[3] == 3);
+  await(*completion);
+  CHECK(completion->failure() && completion->failure()->reason == Reason::cancelled);
+  mine.cancel(completion);  // does nothing
+  CHECK(mine.num_refusals() == 0);
+}
+
+void test_results_go_where_the_caller_wants_them() {
+  Party party(2);
+  party.run([](Conductor& conductor) {
+    std::vector<float> rows(static_cast<size_t>(conductor.me()) + 1, 7), result;
+    auto request = sum_of("rows", rows);
+    request->descriptor.verb = Verb::allgather;
+    auto completion = request->completion;
+    completion->allocate = [&](size_t index, const Piece& piece) {
+      CHECK(index == 0 && piece.count() == 3);
+      result.resize(piece.count());
+      return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(result.data()),
+                                        [](std::byte*) {});
+    };
+    CHECK_OK(conductor.submit(std::move(request)));
+    await(*completion);
+    CHECK(!completion->failure() && result == std::vector<float>(3, 7));
+  });
+}
+
 // Threads of one process submit at once, and close in the middle of it.
 void test_many_submitters() {
   Party party(2);
@@ -239,5 +289,7 @@ int main() {
   test_who_waits_in_vain_is_told_and_gives_up();
   for (const int size : {2, 3}) test_a_deadlock_is_told_to_all(size);
   for (const bool has_submitted : {false, true}) test_a_second_thread_is_waited_for(has_submitted);
+  test_cancelled();
+  test_results_go_where_the_caller_wants_them();
   test_many_submitters();
 }

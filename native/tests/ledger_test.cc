@@ -33,6 +33,7 @@ class Members {
       ledgers_.push_back(std::make_unique<Ledger>(size, me, capacity));
     }
     outbox_.resize(static_cast<size_t>(size));
+    withdrawn_.resize(static_cast<size_t>(size));
   }
 
   // Gives the completion.
@@ -42,6 +43,11 @@ class Members {
     return completion;
   }
 
+  // In the next cycle the member withdraws what it asked for.
+  void withdraw(int member, std::shared_ptr<Completion> completion) {
+    withdrawn_[static_cast<size_t>(member)].push_back(std::move(completion));
+  }
+
   // In the next cycle the member says that it is stuck on this.
   void get_stuck(int member, const Completion* completion) { stuck_[member] = completion; }
 
@@ -49,8 +55,9 @@ class Members {
   std::vector<std::string> cycle() {
     std::vector<std::vector<std::byte>> messages(ledgers_.size());
     for (size_t me = 0; me < ledgers_.size(); ++me) {
-      if (!outbox_[me].empty()) {
-        ledgers_[me]->write(std::exchange(outbox_[me], {}), messages[me]);
+      if (!outbox_[me].empty() || !withdrawn_[me].empty()) {
+        ledgers_[me]->write(std::exchange(outbox_[me], {}), std::exchange(withdrawn_[me], {}),
+                            messages[me]);
       } else if (const auto stuck = stuck_.find(static_cast<int>(me)); stuck != stuck_.end()) {
         ledgers_[me]->write_stuck(stuck->second, messages[me]);
       }
@@ -80,6 +87,7 @@ class Members {
  private:
   std::vector<std::unique_ptr<Ledger>> ledgers_;
   std::vector<std::vector<std::unique_ptr<Request>>> outbox_;
+  std::vector<std::vector<std::shared_ptr<Completion>>> withdrawn_;
   std::map<int, const Completion*> stuck_;
 };
 
@@ -210,6 +218,32 @@ void test_old_names_are_forgotten_alike() {
   CHECK(members.num_message_bytes > 40);
 }
 
+// A request that is withdrawn, and made again in the same message, meets only the new ones.
+void test_withdrawn() {
+  Members members(2);
+  for (const int me : {0, 1}) {  // whoever's message is read first
+    auto made = request(Verb::allreduce, "x");
+    auto completion = made->completion;
+    members.ask(me, std::move(made));
+    CHECK(members.cycle().empty());
+    members.withdraw(me, completion);
+    members.ask(1 - me, request(Verb::allreduce, "x"));
+    CHECK(members.cycle().empty());
+    CHECK(members.ledger(me).take_withdrawn().size() == 1);
+    CHECK(!members.ledger(me).has_pending() && members.ledger(1 - me).has_pending());
+    made = request(Verb::allreduce, "x");
+    members.ask(me, std::move(made));
+    CHECK(members.cycle() == std::vector<std::string>{key("x")});
+    // Too late: it was served.
+    members.withdraw(me, completion);
+    members.ask(me, request(Verb::allreduce, "y"));
+    CHECK(members.cycle().empty());
+    CHECK(members.ledger(me).take_withdrawn().empty());
+    members.ask(1 - me, request(Verb::allreduce, "y"));
+    CHECK(members.cycle() == std::vector<std::string>{key("y")});
+  }
+}
+
 void test_any_order() {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
@@ -242,12 +276,12 @@ void test_a_message_without_sense_is_refused() {
   Ledger writer(2, 0, 10);
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(request(Verb::allreduce, "x"));
-  writer.write(std::move(requests), messages[0]);
+  writer.write(std::move(requests), {}, messages[0]);
   for (const uint32_t id : {0u, 7u, ~0u}) {  // stuck on what nobody has asked for
     std::vector<std::vector<std::byte>> stuck(2);
     for (auto& message : stuck) {
       Writer words(message);
-      for (const uint32_t number : {0u, 0u, id}) words.number(number);
+      for (const uint32_t number : {0u, 0u, 0u, id}) words.number(number);
     }
     Ledger reader(2, 1, 10);
     std::vector<Agreement> ready;
@@ -279,6 +313,7 @@ int main() {
   test_join();
   test_a_deadlock_is_found_by_all();
   test_old_names_are_forgotten_alike();
+  test_withdrawn();
   test_any_order();
   test_a_message_without_sense_is_refused();
 }

@@ -15,7 +15,7 @@ DTYPE_SIZES: list[int]
 OP_NAMES: list[str]
 
 class Failure:
-    """Why a call failed; `reason` is a name of `enum class Reason` in native/failure.h."""
+    """Reason why a call failed; `reason` is a name of `enum class Reason` in native/failure.h."""
 
     @property
     def reason(self) -> str: ...
@@ -162,7 +162,7 @@ class MovePlan:
 NUM_SLOTS: int
 
 class Blocks:
-    """What an outbox posts and takes at once: (parts, source, target, count) of each block.
+    """Blocks that an outbox posts and takes at once, each as (parts, source, target, count).
 
     Parts, which go to other ranks, are (place in the slot, offset, bytes). The others are offsets
     in bytes of what stays here, in the memory and in the result, and its number of elements.
@@ -230,7 +230,7 @@ class Segment:
 
     def allocate(self, rank: int, num_bytes: int, /) -> npt.NDArray[np.uint8] | Failure: ...
     def offset_of(self, address: int, num_bytes: int, /) -> int | None:
-        """Where memory lies in the segment, which is the same for all ranks."""
+        """Offset of memory in the segment, the same for all ranks; None if it lies elsewhere."""
 
     def view(self, offset: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:
         """Memory of any rank; whoever allocated it has to keep it alive."""
@@ -247,8 +247,13 @@ class Segment:
         num_spins: int,
         num_yields: int,
         on_late: Callable[[str, list[int], bool, float], None] | None,
+        describe: Callable[[str], tuple[int, int, str]] | None,
     ) -> Channel:
-        """`board` None is the channel of all ranks."""
+        """`board` None is the channel of all ranks.
+
+        `describe` returns the number of threads that might call something, the world rank, and the
+        call with its group and line; see `kadril.transport.standpoint`.
+        """
 
     def contains(self, address: int, num_bytes: int, /) -> bool: ...
     @property
@@ -257,13 +262,13 @@ class Segment:
     def num_allocated_bytes(self) -> int: ...
 
 class Timeline:
-    """What the engine did when, in a file that the ranks of a host share."""
+    """Record of what the engine did when, in a file that the ranks of a host share."""
 
     def __init__(self, path: str, rank: int, origin_ns: int) -> None: ...
     def write(self) -> None: ...
 
 class Completion:
-    """What a caller holds of a request until it is done."""
+    """Completion of a request, which its caller polls or waits for."""
 
     @property
     def is_done(self) -> bool: ...
@@ -292,7 +297,7 @@ class Completion:
     def last_joined(self) -> int: ...
 
 class Operation:
-    """What a request asks for, whatever its name and its tensors; it may be used again."""
+    """Operation of a request, apart from its name and tensors; requests may share one."""
 
     def __init__(
         self,
@@ -328,7 +333,7 @@ class Conductor:
         report: Callable[[str], None],
         /,
     ) -> Conductor:
-        """On shared memory; the channel is the conductor's alone from here on."""
+        """Open one on shared memory; from then on the channel is the conductor's alone."""
 
     @staticmethod
     def over_transport(
@@ -343,7 +348,7 @@ class Conductor:
         report: Callable[[str], None],
         /,
     ) -> Conductor:
-        """On a `kadril.engine.lane.TransportLane`."""
+        """Open one on a `kadril.engine.lane.TransportLane`."""
 
     def submit(
         self,
@@ -367,6 +372,8 @@ class Conductor:
     def num_cycles(self) -> int: ...
     @property
     def num_deadlocks(self) -> int: ...
+    @property
+    def num_in_flight(self) -> int: ...
     def close(self) -> None: ...
 
 def memory_at(address: int, num_bytes: int, /) -> npt.NDArray[np.uint8]:
@@ -414,3 +421,10 @@ def set_fault(text: str, /) -> None:
 
 def fault_points() -> list[str]: ...
 def total_memory() -> int: ...
+def open_recorder(path: str, rank: int, size: int, stack_signal: int, /) -> str:
+    """Record calls in a file from now on; an empty text, or why that cannot be."""
+
+def begin_record(operation: str, name: str, group: int, sequence: int, num_members: int, /) -> int:
+    """Record a call of a transport that is written in Python; 0 where nothing is recorded."""
+
+def end_record(number: int, /) -> None: ...

@@ -3,7 +3,8 @@
     KadrilError (RuntimeError)
     |
     |-- MismatchError          ranks called different things; nothing moved, the next call works
-    |-- PeerError              this group of ranks cannot go on
+    |-- DeadlockError          ranks wait for each other in different groups, for ever
+    |-- PeerError              this group of ranks cannot continue
     |   |-- PeerLost           a rank is dead, or has left
     |   |-- Stalled            patience ran out on a rank that lives: late or stopped
     |   `-- Revoked            a rank gave the group up (interrupted, or by `revoke()`)
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointError",
     "ClosedError",
     "ConfigError",
+    "DeadlockError",
     "ForkedError",
     "KadrilError",
     "MismatchError",
@@ -73,8 +75,34 @@ class MismatchError(KadrilError):
         self.calls = dict(calls or {})
 
 
+class DeadlockError(KadrilError):
+    """Ranks wait for each other in calls of different groups, so that none can ever go on.
+
+    Raised on every rank that waits so. It is a mistake of the program, not of a peer: to try again
+    does not help. The groups in which they waited cannot be used any more.
+
+    Attributes:
+        waits: one line for each wait: who waits for whom, in which call, group and line.
+        operation: the collective in which this rank waited.
+        elapsed: seconds spent waiting in that call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        waits: Sequence[str] = (),
+        *,
+        operation: str = "",
+        elapsed: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.waits = tuple(waits)
+        self.operation = operation
+        self.elapsed = elapsed
+
+
 class PeerError(KadrilError):
-    """This group of ranks cannot go on; a new group of the survivors can.
+    """This group of ranks cannot continue; a new group of the survivors can.
 
     Attributes:
         rank: world rank of the peer that is the cause; None where the engine below does not tell.

@@ -1,4 +1,4 @@
-"""What ranks do while a fault strikes: collectives with results that are checked exactly."""
+"""Work of ranks while a fault strikes: collectives with results that are checked exactly."""
 
 from __future__ import annotations
 

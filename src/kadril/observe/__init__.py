@@ -1,4 +1,4 @@
-"""What is going on: `kadril doctor`, and the facts it looks at.
+"""Diagnosis: `kadril doctor`, `kadril ps`, `kadril dump`, `kadril forecast`, and what they look at.
 
 doctor         the command: look, test, print
 finding        one fact, how bad it is, and what to do about it
@@ -10,5 +10,8 @@ selftest       two real ranks: a sum, a mismatch, a death
 plan_report    `kadril doctor --plan`: an all-reduce over several hosts, as text
 machine        the facts about the machine by themselves; cgroup: limits of containers
 forecast       the command `kadril forecast`; forecast_plot: its picture
+ps_command     the commands `kadril ps` and, with dump_command, `kadril dump`
+running_jobs   jobs of this user, found in /proc       rank_report   what each rank of one does
+flight_record  the last calls of a rank, as it writes them           rank_stacks   its stacks
 quantities     bandwidths and durations as people write them
 """

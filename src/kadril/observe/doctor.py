@@ -88,14 +88,23 @@ def make_parser() -> argparse.ArgumentParser:
 def print_plan(words: argparse.Namespace) -> int:
     """Print the plan of an all-reduce and return the exit code."""
     # Imported late: the rest of the doctor works without a transport.
-    from kadril.observe.plan_report import describe_plan, read_bytes, read_hosts
-    from kadril.transport.tiers.tier_plan import way_for
+    from kadril.observe.plan_report import (
+        describe_plan,
+        describe_tunings,
+        known_tunings,
+        read_bytes,
+        read_hosts,
+    )
+    from kadril.transport.tiers.tier_plan import WayLimits, way_for
 
     try:
         num_bytes = read_bytes(words.bytes)
-        way = way_for(num_bytes) if words.way == "auto" else words.way
-        lines = describe_plan(read_hosts(words.hosts), num_bytes, way, tiers=words.tiers)
-        print("\n".join(lines))
+        hosts = read_hosts(words.hosts)
+        known = known_tunings(hosts, words.tiers)
+        limits = known[0].limits if known else WayLimits()
+        way = way_for(num_bytes, limits) if words.way == "auto" else words.way
+        lines = describe_plan(hosts, num_bytes, way, tiers=words.tiers)
+        print("\n".join([*lines, "", *describe_tunings(known, num_bytes)]))
     except ConfigError as error:
         print(f"kadril doctor --plan: {error}", file=sys.stderr)
         return 2

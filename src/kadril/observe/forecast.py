@@ -39,7 +39,7 @@ MOST_RANKS = 1 << 17  # a plan of more takes long
 
 @dataclass(frozen=True)
 class Network:
-    """What a forecast is made for.
+    """Network and array that a forecast is made for.
 
     Attributes:
         num_local: ranks on each host.

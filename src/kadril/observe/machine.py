@@ -1,4 +1,4 @@
-"""What this machine is: processor, cores, memory, kernel."""
+"""Facts about this machine: processor, cores, memory, kernel."""
 
 from __future__ import annotations
 

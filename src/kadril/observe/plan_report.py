@@ -4,7 +4,8 @@
     kadril doctor --plan --hosts 2,2,2,2 --tiers 2x2x2
     kadril doctor --plan --hosts 0-2-4,1-3
 
-Nothing is started: the plan is pure data.
+Nothing is started: the plan is pure data. Where such hosts have been measured (`-mode p` of
+`kadril.ddl`), what was found is told too, and the newest of it decides which way is taken.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kadril.errors import ConfigError
-from kadril.transport.tiers.tier_plan import TierPlan, Way, make_plan
+from kadril.transport.tiers.cost_model import tiered_schedule
+from kadril.transport.tiers.tier_plan import TierPlan, Way, make_plan, way_for
+from kadril.transport.tiers.tier_tuning import TierTuning, cached_tunings
 from kadril.transport.tiers.topology import Topology, read_dimensions
 
-__all__ = ["describe_plan", "read_bytes", "read_hosts"]
+__all__ = ["describe_plan", "describe_tunings", "known_tunings", "read_bytes", "read_hosts"]
 
 ITEM_BYTES = 4  # of float32
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -71,12 +74,7 @@ def describe_plan(
     Raises:
         ConfigError: hosts and dimensions that make no topology.
     """
-    try:
-        topology = Topology(tuple(map(tuple, hosts)))
-    except ValueError as error:
-        raise ConfigError(f"--hosts: {error}") from error
-    if tiers:
-        topology = Topology.with_dimensions(hosts, read_dimensions(tiers))
+    topology = topology_of(hosts, tiers)
     plan = make_plan(topology, num_bytes // ITEM_BYTES, way)
     yield (
         f"all-reduce of {num_bytes:,} bytes of float32 over {topology.size} ranks on"
@@ -86,6 +84,39 @@ def describe_plan(
     for tier in range(1, len(topology.tiers) + 1):
         yield from describe_tier(plan, tier)
     yield from describe_steps(plan)
+
+
+def topology_of(hosts: Sequence[Sequence[int]], tiers: str) -> Topology:
+    """The topology of hosts, in racks where dimensions are given.
+
+    Raises:
+        ConfigError: see `describe_plan`.
+    """
+    try:
+        topology = Topology(tuple(map(tuple, hosts)))
+    except ValueError as error:
+        raise ConfigError(f"--hosts: {error}") from error
+    return Topology.with_dimensions(hosts, read_dimensions(tiers)) if tiers else topology
+
+
+def known_tunings(hosts: Sequence[Sequence[int]], tiers: str) -> list[TierTuning]:
+    """Return what was measured on hosts with these ranks, newest first."""
+    topology = topology_of(hosts, tiers)
+    return [each for each in cached_tunings() if each.topology == topology]
+
+
+def describe_tunings(known: Sequence[TierTuning], num_bytes: int) -> Iterator[str]:
+    """Yield what was measured on such hosts, and how long an all-reduce takes by that."""
+    if not known:
+        yield (
+            "measured: nothing yet on such hosts. kadril.ddl.init with `-mode p` measures them,"
+            " and keeps it"
+        )
+    for each in known:
+        yield from each.describe()
+        schedule = tiered_schedule(each.topology, num_bytes, way=way_for(num_bytes, each.limits))
+        seconds = schedule.seconds(each.speeds)
+        yield f"  an all-reduce takes {seconds * 1e3:.3g} ms by the cost model"
 
 
 def describe_hosts(plan: TierPlan) -> Iterator[str]:

@@ -17,7 +17,7 @@ TOPIC = "self-test"
 TIMEOUT = 90.0
 LINES_SHOWN = 8
 
-# part: (what it is called, which ranks live to tell of it)
+# part: (what it is called, which ranks live to report it)
 PARTS = {
     "sum": ("all-reduce", (0, 1)),
     "mismatch": ("mismatch", (0, 1)),
@@ -55,7 +55,7 @@ def run_selftest() -> Iterator[Finding]:
         if failed:
             break
     if not failed:
-        yield Finding(TOPIC, "in all", f"{seconds:.1f} s, most of it to load torch")
+        yield Finding(TOPIC, "in all", f"{seconds:.1f} s, most of it to start two ranks")
 
 
 def finding_of(

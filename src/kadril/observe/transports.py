@@ -1,4 +1,4 @@
-"""Which transports can work here, and why not."""
+"""Transports that can work here, and why others cannot."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ def find_transports(probes: Probes) -> Iterator[Finding]:
         yield Finding(TOPIC, "c10d", f"available: {', '.join(backends)}")
     else:
         reason = probes.torch.error or "this torch was built without gloo"
-        remedy = "needed beyond one host; install a torch with distributed support"
+        remedy = "optional; install a torch with distributed support"
         yield Finding(TOPIC, "c10d", f"not available: {reason}", "note", remedy)
-    if probes.torch.error:
-        yield Finding(TOPIC, "tcp", "not available: torch cannot be loaded", "note", "install it")
-    else:
-        yield Finding(TOPIC, "tcp", "available, for ranks that share a secret")
-    present = {"tcp": not probes.torch.error, "c10d": "gloo" in backends}
+    yield Finding(TOPIC, "tcp", "available, for ranks that share a secret")
+    present = {"tcp": True, "c10d": "gloo" in backends}
     present["mpi"] = not probes.mpi.error
     carriers = " or ".join(name for name, is_there in present.items() if is_there)
     if carriers and not why_no_shm(probes):
@@ -53,6 +50,4 @@ def why_no_shm(probes: Probes) -> str:
     """Return what the shared-memory transport lacks, or an empty string."""
     if probes.native.error:
         return "the native core cannot be loaded"
-    if probes.torch.error:
-        return "torch cannot be loaded"
     return why_no_pidfd()

@@ -49,7 +49,7 @@ print(json.dumps({"version": mpi4py.__version__, "library": MPI.Get_library_vers
 
 
 class Probe(NamedTuple):
-    """What a process that imported something has told, or why it could not."""
+    """Facts reported by a process that imported something, or why it could not."""
 
     facts: dict[str, Any]
     error: str = ""
@@ -124,6 +124,10 @@ def find_versions(probes: Probes) -> Iterator[Finding]:
 
 def find_torch(probe: Probe) -> Iterator[Finding]:
     """Torch, and the backends it was built with."""
+    if version_of("torch") is None:
+        remedy = "optional; pip install 'kadril[torch]'"
+        yield Finding(TOPIC, "torch", "not installed", "note", remedy)
+        return
     if probe.error:
         remedy = "install it again: pip install --force-reinstall torch"
         yield Finding(TOPIC, "torch", probe.error, "bad", remedy)

@@ -1,0 +1,45 @@
+// The flight recorder of this process: its last calls, in a file that outlives it.
+//
+//     0         header: whose it is, and how many calls it has begun
+//     2048      waits: what threads that have waited for a while wait for, as text
+//     4096      the last 64 calls, in a ring
+//
+// Written by plain stores into a mapped file, so a call costs some nanoseconds, no system call, and
+// what was written is there for other processes also after a crash. Another process of the same
+// user reads it as src/kadril/observe/flight_record.py does; it must expect that a record changes
+// while it is read.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "call.h"
+#include "failure.h"
+
+namespace kadril {
+
+class Recorder {
+ public:
+  // Make the file, and record into it from now on, for ever, since calls may be under way. Does
+  // nothing where this process has a recorder.
+  static Error open(const std::string& path, int rank, int size, int stack_signal);
+  static bool is_open() { return file_.load(std::memory_order_acquire) != nullptr; }
+
+  // The number of the record, to be given to `end`; 0 where nothing is recorded. `group` is equal
+  // for the calls of one group, and `sequence` counts them.
+  static uint64_t begin(const Call& call, uint64_t group, uint32_t sequence, uint32_t num_members);
+  static void end(uint64_t number);
+
+  // A wait that takes long; the place of the text, to be given to `resume`, or -1.
+  static int wait(std::string_view text);
+  static void resume(int place);
+
+ private:
+  struct File;
+  static std::atomic<File*> file_;
+};
+
+}  // namespace kadril
