@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kadril import ddl as ddl
     from kadril import errors as errors
+    from kadril import experiment as experiment
     from kadril import nn as nn
     from kadril import ops as ops
     from kadril import partition as partition
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         CheckpointError,
         ClosedError,
         ConfigError,
+        DeadlockError,
         ForkedError,
         KadrilError,
         MismatchError,
@@ -85,6 +87,7 @@ __all__ = [
     "ClosedError",
     "Config",
     "ConfigError",
+    "DeadlockError",
     "ForkedError",
     "KadrilError",
     "LaunchError",
@@ -130,7 +133,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Not in `__all__`: `from kadril import *` would put `kadril.torch` in the place of torch.
-_PACKAGES = frozenset({"ddl", "errors", "nn", "ops", "partition", "sharded", "testing", "torch"})
+_PACKAGES = frozenset(
+    {"ddl", "errors", "experiment", "nn", "ops", "partition", "sharded", "testing", "torch"}
+)
 
 _HOMES = {
     "kadril.collectives": (

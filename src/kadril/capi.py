@@ -52,6 +52,7 @@ class Status(enum.IntEnum):
     PEER_LOST = 8
     STALLED = 9
     CLOSED = 10
+    CANCELLED = 11
 
 
 # The first that fits: some errors of kadril are ValueErrors too.
@@ -76,8 +77,8 @@ def describe_failure(error: BaseException) -> tuple[int, str]:
 
 
 def hvd() -> Any:
-    """The module whose world and process sets the C interface shares; it loads torch."""
-    return importlib.import_module("kadril.torch")
+    """Return the package whose world and process sets the C interface shares."""
+    return importlib.import_module("kadril.shared_engine")
 
 
 def init(
@@ -199,20 +200,15 @@ def stop_timeline() -> int:
 
 
 def feature(name: str) -> int:
-    """Answer of `kadril.torch` to a question such as "nccl_built"."""
+    """Return the answer to a question such as "nccl_built"."""
     return int(getattr(hvd(), name)())
 
 
 def cflags() -> list[str]:
-    """Where the headers are: installed with the package, or in its sources."""
-    from kadril import _native
+    """Return where the headers are: installed with the package, or in its sources."""
+    from kadril.shared_engine.headers import header_directory
 
-    package = Path(_native.__file__).parent / "include"
-    sources = Path(__file__).resolve().parents[2] / "native" / "include"
-    for directory in (package, sources):
-        if (directory / "kadril.h").exists():
-            return [f"-I{directory}"]
-    raise FileNotFoundError(f"kadril.h is neither in {package} nor in {sources}")
+    return [f"-I{header_directory()}"]
 
 
 def libs() -> list[str]:

@@ -35,9 +35,12 @@ IDENTITY_VARIABLES = frozenset(
         "KADRIL_GENERATION",
         "KADRIL_RENDEZVOUS",
         "KADRIL_LISTEN_FD",
+        "KADRIL_CONTROL_FD",  # by which the launcher of an elastic job talks to a rank
         "KADRIL_SECRET_FILE",
+        "KADRIL_RECORD_FILE",  # where a rank writes its flight record
         "KADRIL_TOLD",  # variables that the launcher has warned of, so that its ranks need not
         "KADRIL_PYTHON",  # that a C program starts inside itself
+        "KADRIL_TENSORFLOW_OPS",  # "native", "python" or "auto": who carries collectives there
         "KADRIL_SSH",  # by which `kadril run` reaches other hosts
         "KADRIL_BENCH_MPICH",
         "KADRIL_BENCH_OPENMPI",
@@ -205,7 +208,7 @@ def name_origin(message: str, origins: Mapping[str, str]) -> str:
 
 
 def remarks(environment: Mapping[str, str]) -> dict[str, str]:
-    """What there is to say of variables that have no effect, by name of the variable."""
+    """Return notes on variables that have no effect, by name of the variable."""
     known = {variable(field.name) for field in dataclasses.fields(Config)} | IDENTITY_VARIABLES
     said = {}
     for name in sorted(environment):

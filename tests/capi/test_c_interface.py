@@ -23,6 +23,14 @@ def test_a_c_program_runs_every_operation(tmp_path: Path, num_ranks: int) -> Non
         assert f"rank {rank} of {num_ranks}: all well" in done.stdout
 
 
+def test_a_c_program_makes_whole_requests(tmp_path: Path) -> None:
+    """Groups, results in memory of the program's own, kinds of failure, and cancelling."""
+    program = compile_program("requests.c", tmp_path)
+    done = run([sys.executable, "-m", "kadril", "run", "-np", "2", str(program)])
+    for rank in range(2):
+        assert f"rank {rank} of 2: all well" in done.stdout
+
+
 def test_an_adapter_in_cpp_runs_every_operation(tmp_path: Path) -> None:
     """The C++ layer of Horovod: its types are subclassed as framework adapters do it."""
     program = compile_program("adapter.cc", tmp_path)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-import torch
 
-from kadril.transport.buffer import Array, as_buffer
+from kadril.transport.buffer import Array, as_buffer, is_tensor
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["AnyArray", "as_source", "as_target", "new_like"]
 
-AnyArray = TypeVar("AnyArray", bound=Array)
+AnyArray = TypeVar("AnyArray", bound="Array")
 
 EVERYONE = "kadril.partition.world_partition()"
 
@@ -36,7 +39,7 @@ def as_source(x: AnyArray, operation: str) -> AnyArray:
         ValueError: it requires a gradient.
         TypeError: it is no array.
     """
-    if isinstance(x, torch.Tensor):
+    if is_tensor(x):
         check_no_graph(x, operation)
         return cast("AnyArray", x.detach().resolve_conj().resolve_neg().contiguous())
     if isinstance(x, np.ndarray):
@@ -53,23 +56,23 @@ def as_target(out: AnyArray, shape: Sequence[int] | None, operation: str) -> Any
         ValueError: it has another shape, or requires a gradient.
         TypeError: it is no array.
     """
-    if not isinstance(out, torch.Tensor | np.ndarray):
+    if not isinstance(out, np.ndarray) and not is_tensor(out):
         as_buffer(out)  # says what was expected
     if shape is not None and tuple(out.shape) != tuple(shape):
         raise ValueError(
             f"{operation}: out has the shape {tuple(out.shape)}, and the result {tuple(shape)}"
         )
-    if isinstance(out, torch.Tensor):
+    if is_tensor(out):
         check_no_graph(out, operation)
-        # Autograd compares versions: a graph that has saved this tensor refuses to go on.
+        # Autograd compares versions: a graph that has saved this tensor refuses to continue.
         if not out.is_inference():
-            torch.autograd.graph.increment_version(out)
+            torch_of(out).autograd.graph.increment_version(out)
     return out
 
 
 def check_no_graph(x: torch.Tensor, operation: str) -> None:
     """Raise `ValueError` where a gradient would be lost."""
-    if x.requires_grad and torch.is_grad_enabled():
+    if x.requires_grad and torch_of(x).is_grad_enabled():
         raise ValueError(
             f"kadril.{operation} moves values and records no graph, and this tensor requires a"
             f" gradient; use {DIFFERENTIABLE[operation]}, whose backward pass is the adjoint, or"
@@ -79,6 +82,11 @@ def check_no_graph(x: torch.Tensor, operation: str) -> None:
 
 def new_like(x: AnyArray, shape: Sequence[int]) -> AnyArray:
     """New contiguous memory of the dtype of an array, on its device."""
-    if isinstance(x, torch.Tensor):
-        return cast("AnyArray", torch.empty(tuple(shape), dtype=x.dtype, device=x.device))
+    if is_tensor(x):
+        return cast("AnyArray", torch_of(x).empty(tuple(shape), dtype=x.dtype, device=x.device))
     return cast("AnyArray", np.empty(tuple(shape), dtype=x.dtype))
+
+
+def torch_of(_: torch.Tensor) -> Any:
+    """Return torch, which has to be loaded since there is a tensor."""
+    return sys.modules["torch"]

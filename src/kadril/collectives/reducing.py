@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import numpy as np
-import torch
 
 from kadril.collectives.memory import AnyArray, as_source, as_target, new_like
 from kadril.collectives.rows import num_rows, row_size
 from kadril.partition import balanced_sizes
 from kadril.transport.base import Op
-from kadril.transport.buffer import Array
+from kadril.transport.buffer import Array, is_tensor
 from kadril.world import World, current
 
 __all__ = ["Reduction", "allreduce", "allreduce_", "reduce", "reduce_scatter"]
@@ -125,8 +124,8 @@ def as_op(op: Reduction, x: Array, world: World) -> tuple[Op, float]:
         return op, 1.0
     is_inexact = (
         x.is_floating_point() or x.is_complex()
-        if isinstance(x, torch.Tensor)
-        else np.issubdtype(x.dtype, np.inexact)
+        if is_tensor(x)
+        else np.issubdtype(x.dtype, np.inexact) or x.dtype.name == "bfloat16"
     )
     if not is_inexact:
         raise ValueError(f"the mean of {x.dtype} need not be a whole number; convert to a float")

@@ -19,7 +19,7 @@ SHAPE = struct.Struct(f"<{1 + MAX_DIMS}q")
 
 
 class Rows(NamedTuple):
-    """How many rows one rank has, of which shape, and how many of them go to each rank."""
+    """Rows of one rank: how many there are, their shape, and how many of them go to each rank."""
 
     num_rows: int
     shape: tuple[int, ...]
@@ -80,7 +80,7 @@ def agree_on_rows(
 
 
 def as_told(data: bytes, num_sends: int) -> Rows:
-    """What one rank told of its rows."""
+    """Read the rows of one rank from the bytes that it sent."""
     num_dims, *lengths = SHAPE.unpack_from(data)
     num, *rest = lengths[:num_dims]
     sends: tuple[Any, ...] = struct.unpack_from(f"<{num_sends}q", data, SHAPE.size)

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kadril import _native
 from kadril.config import Config
 from kadril.engine.lane import OWN_THREADS, TransportLane, name_own_thread
 from kadril.engine.request import Reduction, Verb
 from kadril.errors import ForkedError
+from kadril.frameworks import framework_folders
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
@@ -27,8 +26,9 @@ __all__ = ["ProcessSetConductor"]
 
 logger = logging.getLogger("kadril")
 
+# Packages through which a program's own line calls the engine.
 _native.set_package_paths(
-    [f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(torch.__file__).parent)]
+    [f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *framework_folders())]
 )
 
 FIRST_WAIT = 0.2  # seconds; a wait that lasts longer is told to the other ranks

@@ -8,6 +8,7 @@ A set's number is the same on all ranks, also on those that are not in it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
@@ -38,7 +39,6 @@ class Engine:
         self.world = world
         self.conductors: dict[int | None, ProcessSetConductor] = {}
         self.members: dict[int, tuple[int, ...]] = {}
-        self._num_sets = 0
         self._timeline: TimelineFile | None = None
         self._mark_cycles = False
         self._lock = threading.RLock()
@@ -111,7 +111,7 @@ class Engine:
                 conductor.close()
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
-        """Write what is done when to a file, for all ranks; all of them call it alike.
+        """Write to a file what is done when, for all ranks; all of them call it alike.
 
         Raises:
             StateError: one is being written.
@@ -170,8 +170,8 @@ class Engine:
         return wanted
 
     def _open_set(self, ranks: tuple[int, ...]) -> int:
-        set_id = self._num_sets
-        self._num_sets += 1
+        # The first that is free, as Horovod's programs expect.
+        set_id = next(each for each in itertools.count() if each not in self.members)
         is_member = self.world.rank in ranks
         transport = self.world.transport.split(0 if is_member else None)
         self.members[set_id] = ranks

@@ -1,7 +1,7 @@
 """A lane: lets the native engine move memory over a transport that is written in Python.
 
-The engine speaks in addresses; transports take tensors. What it passes stays alive until the call
-returns, so a tensor may simply look at it.
+The engine speaks in addresses; transports take arrays, or buffers that are looked at already. What
+it passes stays alive until the call returns, so a buffer may simply look at it.
 
 It calls from a thread of its own. Python makes a thread object of that as soon as anything asks for
 the current thread, as logging and every start of a thread do, and calls it "Dummy-1": it is given
@@ -15,25 +15,24 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, cast
 
-import torch
+import numpy as np
 
 from kadril._native import memory_at
 from kadril.transport.base import OPS, Op, Transport
-from kadril.transport.buffer import TORCH_DTYPES
+from kadril.transport.buffer import DTYPES, Array, Buffer
 
 __all__ = ["OWN_THREADS", "TransportLane", "name_own_thread"]
 
 OWN_THREADS = "kadril"  # how the names of kadril's own threads begin
 
-DTYPE_OF_CODE = {info.code: dtype for dtype, info in TORCH_DTYPES.items()}
+DTYPE_OF_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 
-def tensor_at(address: int, count: int, dtype_code: int) -> torch.Tensor:
-    """Look at memory as a flat tensor."""
+def array_at(address: int, count: int, dtype_code: int) -> Array:
+    """Look at memory as a flat array: a buffer, which transports take for one."""
     dtype = DTYPE_OF_CODE[dtype_code]
-    if count == 0:
-        return torch.empty(0, dtype=dtype)
-    return torch.from_numpy(memory_at(address, count * dtype.itemsize)).view(dtype)
+    memory = memory_at(address, count * dtype.itemsize) if count else np.empty(0, dtype=np.uint8)
+    return cast("Array", Buffer(address, count, dtype, (count,), memory))
 
 
 Arguments = ParamSpec("Arguments")
@@ -78,9 +77,9 @@ class TransportLane:
         name: str,
     ) -> None:
         """Reduce over all members."""
-        out = None if source == target else tensor_at(target, count, dtype)
+        out = None if source == target else array_at(target, count, dtype)
         self.transport.allreduce(
-            tensor_at(source, count, dtype),
+            array_at(source, count, dtype),
             cast("Op", OPS[op]),
             out=out,
             prescale=prescale,
@@ -89,9 +88,33 @@ class TransportLane:
         )
 
     @on_own_thread
+    def allreduce_many(
+        self,
+        arrays: Sequence[tuple[int, int, int]],
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        name: str,
+    ) -> None:
+        """Reduce several arrays, given as (source, target, elements), over all members."""
+        sources = [array_at(source, count, dtype) for source, _, count in arrays]
+        self.transport.allreduce_many(
+            sources,
+            cast("Op", OPS[op]),
+            outs=[
+                given if source == target else array_at(target, count, dtype)
+                for given, (source, target, count) in zip(sources, arrays, strict=True)
+            ],
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+        )
+
+    @on_own_thread
     def broadcast(self, memory: int, count: int, dtype: int, root: int, name: str) -> None:
         """Copy the root's memory to all members."""
-        self.transport.broadcast(tensor_at(memory, count, dtype), root, name=name)
+        self.transport.broadcast(array_at(memory, count, dtype), root, name=name)
 
     @on_own_thread
     def allgatherv(
@@ -99,8 +122,8 @@ class TransportLane:
     ) -> None:
         """Concatenate what all members give."""
         self.transport.allgatherv(
-            tensor_at(source, counts[self.transport.rank], dtype),
-            tensor_at(target, sum(counts), dtype),
+            array_at(source, counts[self.transport.rank], dtype),
+            array_at(target, sum(counts), dtype),
             counts,
             name=name,
         )
@@ -119,8 +142,8 @@ class TransportLane:
     ) -> None:
         """Reduce over all members; each gets its part."""
         self.transport.reduce_scatterv(
-            tensor_at(source, sum(counts), dtype),
-            tensor_at(target, counts[self.transport.rank], dtype),
+            array_at(source, sum(counts), dtype),
+            array_at(target, counts[self.transport.rank], dtype),
             counts,
             cast("Op", OPS[op]),
             prescale=prescale,
@@ -140,9 +163,9 @@ class TransportLane:
     ) -> None:
         """Send each member its part."""
         self.transport.alltoallv(
-            tensor_at(source, sum(send_counts), dtype),
+            array_at(source, sum(send_counts), dtype),
             send_counts,
-            tensor_at(target, sum(recv_counts), dtype),
+            array_at(target, sum(recv_counts), dtype),
             recv_counts,
             name=name,
         )
@@ -155,10 +178,10 @@ class TransportLane:
         name: str,
     ) -> None:
         """Exchange (peer, address, bytes) with any set of members."""
-        code = TORCH_DTYPES[torch.uint8].code
+        code = DTYPES["uint8"].code
         self.transport.exchange(
-            [(peer, tensor_at(memory, num_bytes, code)) for peer, memory, num_bytes in sends],
-            [(peer, tensor_at(memory, num_bytes, code)) for peer, memory, num_bytes in recvs],
+            [(peer, array_at(memory, num_bytes, code)) for peer, memory, num_bytes in sends],
+            [(peer, array_at(memory, num_bytes, code)) for peer, memory, num_bytes in recvs],
             name=name,
         )
 

@@ -1,4 +1,4 @@
-"""What can be asked of the engine. The numbers are those of `native/engine/descriptor.h`."""
+"""Verbs and reductions of the engine, numbered as in `native/engine/descriptor.h`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Verb(enum.IntEnum):
 
 
 class Reduction(enum.IntEnum):
-    """How the values of all ranks become one."""
+    """Reduction of the values of all ranks to one."""
 
     AVERAGE = 0
     SUM = 1

@@ -1,10 +1,10 @@
-"""The timeline: one trace file for all ranks, that opens in Perfetto and chrome://tracing.
+"""The timeline: one trace file for all ranks, which opens in Perfetto and chrome://tracing.
 
 Ranks of rank 0's host write to the file themselves, as they go; it is a whole JSON document at
 every moment. Ranks of other hosts write to a file of their own, and hand it in at the end.
 
-All times are those of rank 0's clock. On one host there is only one; of another host's clock the
-difference is measured once, by the shortest of a few round trips.
+All times are those of rank 0's clock. On one host there is only one; the difference of another
+host's clock is measured once, by the shortest of a few round trips.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class TimelineFile:
 def measure_origin(everyone: ProcessSetConductor, is_near: bool) -> int:
     """The moment, on this rank's clock, that is zero for all; collective.
 
-    Rank 0 reads its clock after a barrier, and tells it. So it read it at some moment between this
-    rank's coming to the barrier and its hearing of it; of several tries the shortest such time
-    tells the difference of the clocks best. Ranks of rank 0's host have its very clock.
+    Rank 0 reads its clock after a barrier, and sends the time. So it read it between this rank's
+    arrival at the barrier and the arrival of the time; of several tries, the shortest such interval
+    gives the difference of the clocks best. Ranks of rank 0's host have the same clock.
     """
     shortest, offset = float("inf"), 0
     clock = np.zeros(1, dtype=np.int64)

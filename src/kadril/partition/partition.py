@@ -4,7 +4,7 @@
     P_base = P_world.create_partition_inclusive(range(4))              some of them
     P_x = P_base.create_cartesian_topology_partition([1, 1, 2, 2])     with a shape
 
-A rank that is not in it has it all the same, `active` being False: programs are written once, for
+A rank that is not in it has it nevertheless, `active` being False: programs are written once, for
 all ranks. Methods are collective over the ranks of the partition they are called on (`active` ones:
 for the others there is nothing to do); those that take a second partition are collective over all
 ranks of the world.

@@ -1,4 +1,4 @@
-"""Who am I, and who are the others: from `kadril run`, torchrun, mpirun, srun, or alone.
+"""World of all ranks, and who this one is: by `kadril run`, torchrun, mpirun, srun, or alone.
 
 | file | what it holds |
 |---|---|
@@ -6,6 +6,7 @@
 | world.py | a world: all ranks of a job with a transport between them |
 | identity.py | rank, size and meeting place |
 | launchers.py, slurm.py, process_group.py | who tells them: a launcher, Slurm, torch.distributed |
+| membership.py, job_messages.py | place in an elastic job, as its launcher tells |
 | bootstrap/ | exchange of small blobs between all ranks: over a hub, TCP, torch's store, or MPI |
 | card.py | what tells whether two ranks share a host |
 | neighbours.py | the proof of it |

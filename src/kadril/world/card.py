@@ -64,7 +64,7 @@ class Card:
 
     @property
     def host(self) -> tuple[str, str, int, str]:
-        """Equal for ranks that may share memory."""
+        """Key that is equal for ranks that may share memory."""
         return (self.boot_id, self.namespaces, self.uid, self.label)
 
     def pack(self) -> bytes:

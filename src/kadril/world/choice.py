@@ -1,4 +1,4 @@
-"""Which transport carries a world, and why."""
+"""Choice of the transport that carries a world, and the reason for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kadril.config import Config, variable
 from kadril.errors import ConfigError
+from kadril.frameworks import is_installed
 from kadril.world.layout import Layout
 
 __all__ = ["Choice", "choose_transport"]
@@ -48,8 +49,7 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
             "only c10d and tiered have something to choose after a colon, got transport"
             f" {config.transport!r}"
         )
-    # Ranks that met at kadril's own port are connected by its own connections too.
-    between = bootstrap_kind if bootstrap_kind in ("mpi", "tcp") else "c10d"
+    between = usual_carrier(bootstrap_kind)
     if kind == "tiered":
         between = backend or between
         check_between(between, bootstrap_kind)
@@ -75,6 +75,13 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
     if between == "tcp":
         return Choice("tcp", "", f"the ranks are on {num_hosts} hosts, and share a secret")
     return Choice("c10d", "gloo", f"the ranks are on {num_hosts} hosts")
+
+
+def usual_carrier(bootstrap_kind: str) -> str:
+    """The transport between hosts where none is asked for."""
+    if bootstrap_kind in ("mpi", "tcp"):
+        return bootstrap_kind  # ranks that met at kadril's own port have its own connections too
+    return "c10d" if is_installed("torch") else "tcp"
 
 
 def check_between(between: str, bootstrap_kind: str) -> None:

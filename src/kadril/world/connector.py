@@ -242,7 +242,7 @@ def open_connector(bootstrap: Bootstrap, layout: Layout, hub: Hub, config: Confi
 
 
 def open_mailboxes(ranks: Sequence[int], hub: Hub) -> tuple[Connection, dict[int, Connection]]:
-    """Where this rank gets connections; and, on the first rank, where all of the host do."""
+    """Open this rank's mailbox for connections; on the first rank, also the other ends of all."""
     mine, theirs = socket.socketpair()
     with theirs:
         ends = hub.allgather_fds(theirs.fileno())

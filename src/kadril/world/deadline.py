@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 __all__ = ["Backoff", "Deadline"]
 
 
 class Deadline:
-    """A moment `seconds` from the time it is made."""
+    """A moment `seconds` from the time it is made.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+        seconds: until then.
+        is_cancelled: whether it has passed before its time, as nothing is left to wait for.
+    """
+
+    def __init__(self, seconds: float, is_cancelled: Callable[[], bool] | None = None) -> None:
         self._start = time.monotonic()
         self._end = self._start + seconds
+        self._is_cancelled = is_cancelled
 
     @property
     def remaining(self) -> float:
@@ -27,7 +34,14 @@ class Deadline:
     @property
     def expired(self) -> bool:
         """Whether the moment has passed."""
+        if self._is_cancelled is not None and self._is_cancelled():
+            self._end = self._start
         return self.remaining == 0.0
+
+    @property
+    def look_again(self) -> float:
+        """Seconds after which a wait should ask again whether the moment has passed."""
+        return self.remaining if self._is_cancelled is None else min(self.remaining, 0.02)
 
     def shorten(self, seconds: float) -> None:
         """Move the moment to `seconds` from now, if that is earlier."""

@@ -143,7 +143,7 @@ class Door:
         self._selector.register(connection, selectors.EVENT_READ, visitor)
 
     def _make_room(self, error: OSError) -> None:
-        """Out of descriptors: drop the oldest stranger, or give up where there is none."""
+        """Drop the oldest stranger, since descriptors ran out, or give up where there is none."""
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(f"rank 0 cannot accept connections: {error.strerror}") from error
         if not self._visitors:

@@ -1,4 +1,4 @@
-"""How rank 0 of a hub gathers the others.
+"""Gathering of the ranks of a hub, by rank 0.
 
 Every process that proves to be of the job is heard, whatever it claims; then the gathering succeeds
 or fails for all of them at once, and each is told the same reason:
@@ -18,6 +18,7 @@ import logging
 import selectors
 import socket
 import weakref
+from collections.abc import Callable
 
 from kadril.errors import RendezvousError, name_ranks
 from kadril.world.deadline import Deadline
@@ -30,7 +31,7 @@ __all__ = ["Gathering", "hold", "release_held"]
 
 logger = logging.getLogger("kadril")
 
-# After a fault, how long to go on listening, so that ranks which are still starting hear of it too.
+# After a fault, how long to keep listening, so that ranks which are still starting hear of it too.
 LINGER_SECONDS = 2.0
 TELL_SECONDS = 1.0
 
@@ -41,12 +42,19 @@ _held: weakref.WeakKeyDictionary[socket.socket, list[Guest]] = weakref.WeakKeyDi
 class Gathering:
     """One gathering of `mine.size` ranks at a listening socket; `run()` once."""
 
-    def __init__(self, listener: socket.socket, secret: bytes, mine: Claim, timeout: float) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        mine: Claim,
+        timeout: float,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> None:
         self._listener = listener
         self._secret = secret
         self._mine = mine
         self._timeout = timeout
-        self._deadline = Deadline(timeout)
+        self._deadline = Deadline(timeout, is_cancelled)
         self._selector = selectors.DefaultSelector()
         self._door = Door(listener, secret, mine.job, self._selector)
         self._members: dict[int, Guest] = {}
@@ -78,7 +86,7 @@ class Gathering:
         return heard >= set(range(1, self._mine.size)) or self._deadline.expired
 
     def _step(self) -> None:
-        timeout = min(self._deadline.remaining, self._door.next_expiry)
+        timeout = min(self._deadline.look_again, self._door.next_expiry)
         for key, _events in self._selector.select(timeout):
             if key.data is self._door:
                 self._door.accept()
@@ -115,7 +123,7 @@ class Gathering:
             self._members[claim.rank] = guest
 
     def _misfit(self, guest: Guest) -> str:
-        """Why a claim contradicts that of rank 0 or of another guest, or nothing."""
+        """Return why a claim contradicts that of rank 0 or of another guest, or nothing."""
         claim, mine = guest.claim, self._mine
         if claim.version != mine.version:
             return (

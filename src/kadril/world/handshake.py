@@ -10,7 +10,7 @@
 A proof is an HMAC-SHA256 under the job's secret over both nonces and every field of the claim; a
 label keeps the proof of one side from being sent back as that of the other. Since rank 0's nonce is
 made for each connection, a recorded claim is worthless on the next one. The layout of a claim is
-the same in every version of the protocol, so that a peer of another version can be told.
+the same in every version of the protocol, so that a peer of another version can be told so.
 
 A rank that connects to another one, wherever that is, makes the same exchange with the process that
 listens on the other's host, with a claim that names both ranks and the group (`LinkClaim`).
@@ -56,7 +56,7 @@ LINK_MAGIC = b"kadril/L"
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """Who a process says it is."""
+    """Claim of a process about who it is."""
 
     rank: int
     size: int
@@ -146,14 +146,14 @@ def check_claim(secret: bytes, payload: bytes, challenge: bytes, job: str) -> Cl
 
 
 def make_verdict(secret: bytes, challenge: bytes, claim: bytes, kind: Kind, text: bytes) -> bytes:
-    """The payload of a WELCOME or REFUSED frame: rank 0's proof, and a word to the peer."""
+    """The payload of a WELCOME or REFUSED frame: rank 0's proof, and a message to the peer."""
     return proof(secret, b"kadril rank 0", challenge, claim, bytes([kind]), text) + text
 
 
 def check_verdict(
     secret: bytes, challenge: bytes, claim: bytes, kind: Kind, payload: bytes
 ) -> bytes:
-    """Check rank 0's proof, and give its word.
+    """Check rank 0's proof, and return its message.
 
     Raises:
         WireError: whoever answered does not know the secret.

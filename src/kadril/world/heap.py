@@ -19,7 +19,7 @@ VARIABLES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep_heap() -> None:
     """Have the allocator keep what is freed, if it is that of glibc and nobody has set it up.
 
-    As it comes, it gives large tensors back to the system whenever they are freed, and the system
+    By default it gives large tensors back to the system whenever they are freed, and the system
     clears every page of the next ones: a tenth to a third of a step.
     """
     set_option = find_function("mallopt")

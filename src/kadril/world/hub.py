@@ -16,6 +16,7 @@ from __future__ import annotations
 import abc
 import os
 import socket
+from collections.abc import Callable
 from types import TracebackType
 
 from kadril.errors import ClosedError, ForkedError
@@ -54,6 +55,7 @@ class Hub(abc.ABC):
         generation: int,
         listen_socket: socket.socket | None = None,
         timeout: float,
+        is_cancelled: Callable[[], bool] | None = None,
     ) -> Hub:
         """Meet the other ranks at a place; returns when all have come.
 
@@ -70,6 +72,8 @@ class Hub(abc.ABC):
                 for the next generation too. Where it is None rank 0 listens itself, and stops as
                 soon as all ranks have come.
             timeout: seconds to wait for the others, here and in each later call.
+            is_cancelled: asked while this waits for the others here: whether one of them is known
+                not to come any more.
 
         Raises:
             RendezvousError: a rank did not come, left, or does not fit; all ranks get the same
@@ -89,12 +93,14 @@ class Hub(abc.ABC):
         if size == 1:
             return ServerHub({}, timeout)
         if rank > 0:
-            return PeerHub(join(place, secret, mine, timeout), rank, size, timeout)
+            return PeerHub(join(place, secret, mine, timeout, is_cancelled), rank, size, timeout)
         if listen_socket is not None:
-            return ServerHub(Gathering(listen_socket, secret, mine, timeout).run(), timeout)
+            gathering = Gathering(listen_socket, secret, mine, timeout, is_cancelled)
+            return ServerHub(gathering.run(), timeout)
         listener = place.listen()
         try:
-            return ServerHub(Gathering(listener, secret, mine, timeout).run(), timeout)
+            gathering = Gathering(listener, secret, mine, timeout, is_cancelled)
+            return ServerHub(gathering.run(), timeout)
         finally:
             release_held(listener)
             place.remove()

@@ -89,7 +89,7 @@ class PeerHub(Hub):
         return frame.payload.decode() if frame and frame.kind is Kind.FAILED else ""
 
     def _explain(self, error: BaseException, kind: Kind) -> str:
-        """What to say of an error of the connection; nothing for any other, raised as it is."""
+        """Explain an error of the connection; nothing for any other, which is raised as it is."""
         if isinstance(error, PeerClosedError):
             return f"rank 0 left or died during the set-up ({kind.name}). Its own output says why"
         if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""Who am I: rank, size and meeting place, by what a launcher left in the environment.
+"""Identity of a process: rank, size and meeting place, from variables that a launcher set.
 
 The first of these that applies, so that the nearest launcher wins: mpirun inside a Slurm allocation
 sets the variables of both, and so does torchrun inside an `srun`.
@@ -6,7 +6,7 @@ sets the variables of both, and so does torchrun inside an `srun`.
     explicit arguments of init() > kadril run > torchrun > Open MPI > MPICH, Intel MPI > MVAPICH >
     PMIx > horovodrun > Slurm step > Kubernetes indexed job > torch.distributed > alone
 
-horovodrun tells its processes who they are, and not where they could meet without Horovod: it
+horovodrun tells its processes who they are, but not where they could meet without Horovod: it
 counts only with MASTER_ADDR and MASTER_PORT beside it.
 
 A process group that the program has made with torch.distributed must agree with the launcher. One
@@ -34,10 +34,10 @@ TORCH = "torch"
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a process knows of its place before it has met the others.
+    """Identity of a process before it has met the others.
 
     Attributes:
-        source: who told: "kadril run", "torchrun", "Open MPI", ...
+        source: who said so: "kadril run", "torchrun", "Open MPI", ...
         rank: of this process in the world.
         size: number of ranks; None where only MPI itself knows.
         rendezvous: where to meet: "unix:<path>", "tcp:<host>:<port>", "mpi", "torch" for the store
@@ -121,7 +121,7 @@ def find_identity(
 
 
 def agrees(launcher: Launcher, environment: Mapping[str, str], member: Member) -> bool:
-    """Whether a launcher and a group of several ranks tell the same.
+    """Whether a launcher and a group of several ranks agree.
 
     Returns:
         False where the launcher started this process alone: the others were started later.

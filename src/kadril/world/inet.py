@@ -20,13 +20,15 @@ TRY_SECONDS = 5.0  # for one attempt: a host that is just starting answers the n
 SIOCGIFADDR = 0x8915
 IFREQ = struct.Struct("16s24x")
 
-# Nobody listens yet; the network of the other host is not up yet.
+# Nobody listens yet; the network of the other host is not up yet; whoever listened left just when
+# this end was connected (ENOTCONN, ECONNRESET).
 WORTH_A_RETRY = (
     errno.ECONNREFUSED,
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
     errno.ETIMEDOUT,
     errno.ECONNRESET,
+    errno.ENOTCONN,
     errno.EAGAIN,
 )
 
@@ -67,7 +69,7 @@ def connect(host: str, port: int, deadline: Deadline, source: str = "") -> socke
 
     Raises:
         TimeoutError: nobody listened there before the deadline.
-        RendezvousError: a later attempt cannot go better.
+        RendezvousError: a later attempt would fail, too.
     """
     backoff = Backoff(0.002, 0.2)
     while True:

@@ -1,8 +1,9 @@
-"""How a rank joins the hub that rank 0 serves."""
+"""Join the hub that rank 0 serves."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from kadril.errors import RendezvousError
 from kadril.world.deadline import Backoff, Deadline
@@ -17,18 +18,29 @@ __all__ = ["find", "introduce", "join"]
 # connection out at just that moment too, hence more than one try.
 MAX_SILENT_REFUSALS = 3
 
+# Seconds to wait for a challenge before connecting anew, and twice as many each further time. A
+# listener that closes just then can leave a connection that only this end takes for established.
+CHALLENGE_SECONDS = 1.0
+MAX_CHALLENGE_SECONDS = 10.0
+
 # Rank 0 says how long it will wait; its word about the outcome takes a moment more.
 SLACK_SECONDS = 5.0
 
 
-def join(place: Place, secret: bytes, mine: Claim, timeout: float) -> Connection:
+def join(
+    place: Place,
+    secret: bytes,
+    mine: Claim,
+    timeout: float,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> Connection:
     """Connect to rank 0, prove oneself, check rank 0's proof, wait until all ranks have come.
 
     Raises:
         RendezvousError: rank 0 did not answer, refused, is not what it claims to be, or said that
             the meeting failed.
     """
-    deadline = Deadline(timeout)
+    deadline = Deadline(timeout, is_cancelled)
     backoff = Backoff()
     for _ in range(MAX_SILENT_REFUSALS):
         connection, challenge = find(place, mine.rank, deadline, timeout)
@@ -63,7 +75,9 @@ def find(
     """Connect until whoever listens answers with a challenge.
 
     It may take until rank 0 itself has come as far as `init()`. A connection that is closed before
-    the challenge was pushed out by others, or waited at a listener that went away: try again.
+    the challenge was pushed out by others, or waited at a listener that went away: try again. One
+    on which nothing comes may have lost its other end without a word: try again, too, less and less
+    often, since rank 0 may also be late.
 
     Args:
         place: where to connect.
@@ -76,6 +90,7 @@ def find(
         RendezvousError: nobody answered, or somebody else.
     """
     backoff = Backoff()
+    patience = CHALLENGE_SECONDS
     while True:
         try:
             connection = Connection(place.connect(deadline))
@@ -83,7 +98,7 @@ def find(
             raise _unanswered(place, rank, timeout, listener) from None
         try:
             _check_owner(connection, place, rank)
-            frame = connection.receive(deadline)
+            frame = connection.receive(Deadline(min(patience, deadline.remaining)))
             if frame.kind is not Kind.CHALLENGE or len(frame.payload) != NONCE_BYTES:
                 raise RendezvousError(
                     f"rank {rank}: what listens at {place} is no kadril rendezvous"
@@ -91,7 +106,12 @@ def find(
         except PeerClosedError:
             connection.close()
             backoff.sleep(deadline)
-        except (TimeoutError, WireError) as error:
+        except TimeoutError:
+            connection.close()
+            patience = min(2.0 * patience, MAX_CHALLENGE_SECONDS)
+            if deadline.expired:
+                raise _unanswered(place, rank, timeout, listener) from None
+        except WireError as error:
             connection.close()
             raise _unanswered(place, rank, timeout, listener) from error
         except BaseException:

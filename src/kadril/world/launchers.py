@@ -1,7 +1,7 @@
 """Launchers, the variables by which each tells a process who it is, and signs of other ranks.
 
 A process that no launcher places is a world of one, unless its environment shows that there are
-others. Ranks that each believe to be alone train a model each, and nobody would say so: a sign that
+others. Ranks that each believe they are alone would train a model each, unnoticed: a sign that
 is not enough to find the others is an error.
 """
 
@@ -52,7 +52,7 @@ class Launcher:
         size = environment.get(self.size or "", "")
         if self.name == "Kubernetes" or (size == "1" and rank in ("", "0")):
             return False  # an index alone is that of a batch job; its size is torchrun's variable
-        # What is no number belongs to something else.
+        # A value that is not a number belongs to something else.
         return is_count(rank) or is_count(size)
 
     def variables(self) -> tuple[str, ...]:

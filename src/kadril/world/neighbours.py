@@ -115,7 +115,7 @@ def read_offer(secret_file: str, expected: str, leader: int) -> bytes:
 
 
 def fingerprint(secret: bytes) -> str:
-    """Tells two secrets apart, and tells nothing about them."""
+    """Return a digest that tells two secrets apart, and reveals neither."""
     return hmac.new(secret, b"kadril neighbours", hashlib.sha256).hexdigest()
 
 

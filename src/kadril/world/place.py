@@ -1,4 +1,4 @@
-"""Where the ranks of a hub meet: a unix-domain socket on one host, or a port on the network."""
+"""Meeting place of the ranks of a hub: a unix-domain socket on one host, or a network port."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The default process group of torch.distributed, where the program has made one.
 
 `torch.multiprocessing.spawn`, notebooks, Ray, and every program that calls `init_process_group()`
-with a rank and a size of its own: no launcher's variables say who the ranks are, and this group
+with a rank and a size of its own: no launcher's variables say who the ranks are, but this group
 does. torch is asked only where the program has imported it already.
 """
 

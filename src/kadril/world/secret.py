@@ -73,8 +73,8 @@ def read_secret(path: str) -> bytes:
     """Read the secret of a job from a file that only this user can read.
 
     Raises:
-        RendezvousError: the file is missing, belongs to another user, can be read by others, or has
-            not the length of a secret.
+        RendezvousError: the file is missing, belongs to another user, can be read by others, or is
+            not as long as a secret.
     """
     try:
         # Without waiting, should the name lead to a pipe.

@@ -13,11 +13,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from kadril.config import Config
 from kadril.errors import (
@@ -26,15 +27,21 @@ from kadril.errors import (
     ForkedError,
     KadrilError,
     NotInitializedError,
+    PeerError,
+    RendezvousError,
     StateError,
 )
+from kadril.transport.recording import start_recording
 from kadril.world.heap import keep_heap
 from kadril.world.identity import Identity, find_identity
 from kadril.world.logs import set_up_logging
+from kadril.world.membership import Membership, find_membership
 from kadril.world.process_group import find_member, is_inherited
 from kadril.world.world import World, open_world
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
 __all__ = [
@@ -54,9 +61,14 @@ __all__ = [
     "size",
 ]
 
+logger = logging.getLogger("kadril")
+
+# Meetings in a row that may fail although no rank has died, before that is raised.
+MAX_FAILED_MEETINGS = 5
+
 
 class Session:
-    """What this process remembers of its worlds."""
+    """Session of this process: its present world, and what it keeps from one to the next."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -68,7 +80,7 @@ class Session:
         self.forked_from = 0  # process id of the rank whose child this is, or 0
 
     def mark_forked(self) -> None:
-        """In the child of a fork: forget the parent's world without touching it."""
+        """Forget the parent's world in the child of a fork, without touching it."""
         self.lock = (
             threading.RLock()
         )  # the parent's may have been held by a thread that is not here
@@ -143,11 +155,43 @@ def open_next(identity: Identity, config: Config) -> World:
     set_up_logging(config)
     if config.keep_heap:
         keep_heap()
-    generation = identity.generation + _session.num_generations
-    _session.num_generations += 1
-    world = open_world(identity, config, generation)
+    membership = find_membership() if identity.source == "kadril run" else None
+    if membership is not None:
+        world, identity = open_elastic(membership, identity, config)
+    else:
+        if identity.size is not None:
+            start_recording(identity.rank, identity.size)
+        generation = identity.generation + _session.num_generations
+        _session.num_generations += 1
+        world = open_world(identity, config, generation)
     adopt(world, identity)
     return world
+
+
+def open_elastic(membership: Membership, told: Identity, config: Config) -> tuple[World, Identity]:
+    """Open the next generation that this process is in.
+
+    A rank may die while the others meet: they wait for the generation after that.
+
+    Raises:
+        RendezvousError: ranks could not meet, although none of them is known to have died.
+        SystemExit: there is no place for this process.
+    """
+    failures = 0
+    while True:
+        roster = membership.next_roster()
+        identity = roster.identity(told)
+        try:
+            world = open_world(identity, config, roster.generation, membership.is_cancelled)
+        except (RendezvousError, PeerError) as error:
+            if not membership.is_cancelled():
+                failures += 1
+                if failures == MAX_FAILED_MEETINGS:
+                    raise
+            logger.info("elastic: generation %d did not meet: %s", roster.generation, error)
+            continue
+        roster.write_to(os.environ)
+        return world, identity
 
 
 def make_current(world: World) -> None:
@@ -324,8 +368,18 @@ def is_main() -> bool:
     return current().is_main
 
 
-def shared_empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor in memory that the ranks of this host share; see `World.shared_empty`."""
+@overload
+def shared_empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor: ...
+
+
+@overload
+def shared_empty(
+    shape: int | Sequence[int], dtype: np.dtype[Any] | type[Any] | str
+) -> npt.NDArray[Any]: ...
+
+
+def shared_empty(shape: int | Sequence[int], dtype: Any = None) -> Any:
+    """Return an array in memory that the ranks of this host share; see `World.shared_empty`."""
     return current().shared_empty(shape, dtype)
 
 

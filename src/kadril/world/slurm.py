@@ -1,4 +1,4 @@
-"""What Slurm tells its processes."""
+"""Variables that Slurm sets for its processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_step(environment: Mapping[str, str]) -> bool:
 
 
 def shows_others(environment: Mapping[str, str]) -> bool:
-    """Whether this process is one of several tasks, however much of it Slurm's variables still say.
+    """Whether this process is one of several tasks, however few of Slurm's variables are left.
 
     A program that is started once, by hand, in the shell of `sbatch`, `salloc` or `srun --pty` is
     alone: that shell is task 0, and SLURM_NTASKS counts what `srun` *would* start there. A task

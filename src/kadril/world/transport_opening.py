@@ -1,4 +1,4 @@
-"""How the ranks of a world open the transport that was chosen.
+"""Opening of the transport that was chosen for a world.
 
 Transports are imported here: each brings the engine below it, and only some are needed.
 """

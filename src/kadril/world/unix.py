@@ -90,7 +90,7 @@ def connect(path: str, deadline: Deadline) -> socket.socket:
 
 
 def check_worth_a_retry(error: OSError, path: str, patience: Deadline) -> None:
-    """Raise `RendezvousError` where a later try to connect cannot go better."""
+    """Raise `RendezvousError` where a later try to connect would fail, too."""
     if error.errno == errno.ECONNREFUSED and patience.expired:
         raise RendezvousError(
             f"nobody listens at {path} any more: rank 0 has ended. Its own output says why"

@@ -58,7 +58,7 @@ GONE = {
 
 
 class Kind(enum.IntEnum):
-    """What a frame means."""
+    """Kind of a frame's message."""
 
     CHALLENGE = 1  # rank 0 -> peer: its nonce
     CLAIM = 2  # peer -> rank 0: who I am, with a proof
@@ -72,7 +72,7 @@ class Kind(enum.IntEnum):
 
 
 class WireError(Exception):
-    """What came is not a frame of this protocol."""
+    """Violation of the protocol: what came is not a frame of it."""
 
 
 class PeerClosedError(Exception):
@@ -159,7 +159,7 @@ class Connection:
         self._reader.limit = MAX_FRAME
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the descriptor, for selectors."""
         return self.socket.fileno()
 
     @property

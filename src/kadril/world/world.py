@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from kadril.config import Config
 from kadril.errors import ClosedError, ForkedError
@@ -32,9 +34,12 @@ from kadril.world.neighbours import meet_neighbours
 from kadril.world.transport_opening import open_transport
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from kadril.transport.base import Transport
+    from kadril.transport.buffer import Memory
 
 __all__ = ["World", "open_local", "open_mpi", "open_remote", "open_world"]
 
@@ -126,36 +131,61 @@ class World:
         """Whether `close()` was called."""
         return self._is_closed
 
+    @overload
     def shared_empty(
         self, shape: int | Sequence[int], dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """A tensor in memory that the ranks of this host share, if the transport has any.
+    ) -> torch.Tensor: ...
 
-        Collectives on it are zero-copy. The memory is given back when the tensor dies. Elsewhere it
-        is a plain tensor, and works the same.
+    @overload
+    def shared_empty(
+        self, shape: int | Sequence[int], dtype: np.dtype[Any] | type[Any] | str
+    ) -> npt.NDArray[Any]: ...
+
+    def shared_empty(self, shape: int | Sequence[int], dtype: Any = None) -> Any:
+        """Return an array in memory that the ranks of this host share, if the transport has any.
+
+        Collectives on it are zero-copy. The memory is given back when the array dies. Elsewhere it
+        is a plain array, and works the same.
 
         Args:
-            shape: of the tensor.
-            dtype: of its elements; float32 where None.
+            shape: of the array.
+            dtype: of its elements. One of torch gives a tensor, one of numpy a numpy array; None
+                stands for torch.float32.
 
         Raises:
-            NoRoomError: the memory cannot be had.
+            NoRoomError: there is not enough memory to share.
             ClosedError: the world was closed.
             ForkedError: called in a child made by fork.
+            ModuleNotFoundError: a tensor, without torch.
         """
-        import torch
-
         self.check_usable("shared_empty")
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not is_of_torch(dtype):
+            import numpy as np
+
+            dtype = np.dtype(dtype)
+            memory = self._shared_bytes(math.prod(shape) * dtype.itemsize)
+            return np.empty(shape, dtype) if memory is None else memory.view(dtype).reshape(shape)
+        from kadril.needs_torch import torch
+        from kadril.transport.tensor import memory_tensor
+
         dtype = torch.float32 if dtype is None else dtype
+        memory = self._shared_bytes(math.prod(shape) * dtype.itemsize)
+        if memory is None:
+            return torch.empty(shape, dtype=dtype)
+        return memory_tensor(memory, dtype).reshape(shape)
+
+    def _shared_bytes(self, num_bytes: int) -> Memory | None:
+        """Return memory that the ranks of this host share; None where they share none."""
         memory = self.transport.host_memory
         if memory is not None:
-            return memory.empty(shape, dtype)
+            return memory.empty(num_bytes)
         if not self._said_why_not_shared:
             self._said_why_not_shared = True
             logger.info(
                 "shared_empty gives plain memory: transport %s shares none", self.transport.kind
             )
-        return torch.empty(shape, dtype=dtype)
+        return None
 
     def check_usable(self, operation: str) -> None:
         """Raise `ForkedError` in a child made by fork, `ClosedError` after `close()`."""
@@ -212,14 +242,25 @@ class World:
         )
 
 
-def open_world(identity: Identity, config: Config, generation: int) -> World:
+def open_world(
+    identity: Identity,
+    config: Config,
+    generation: int,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> World:
     """Meet the ranks that an identity speaks of, and open a transport between them; collective.
+
+    Args:
+        identity: who this process is.
+        config: the options.
+        generation: number of this world within the job.
+        is_cancelled: see `Hub.open`.
 
     Raises:
         RendezvousError: a rank did not come, or does not fit; all ranks that came get it.
-        ConfigError: an option cannot be had here.
+        ConfigError: an option cannot be satisfied here.
     """
-    bootstrap = open_bootstrap(identity, generation, config)
+    bootstrap = open_bootstrap(identity, generation, config, is_cancelled)
     return build_world(bootstrap, config, identity.source)
 
 
@@ -310,7 +351,7 @@ def open_mpi(
 
 
 def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
-    """From ranks that can exchange blobs to a world; collective. If it fails, all is closed."""
+    """Make a world of ranks that can exchange blobs; collective. If it fails, all is closed."""
     with contextlib.ExitStack() as stack:
         stack.callback(bootstrap.close)
         blobs = bootstrap.exchange(Card.mine(config.host_label).pack())
@@ -345,8 +386,14 @@ def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
 
 
 def find_layout(bootstrap: Bootstrap, cards: list[Card], config: Config) -> tuple[Layout, Hub]:
-    """Which ranks share a host, and a hub of those on this one."""
+    """Find the ranks of each host, and a hub of those on this one."""
     layout = Layout.of([card.host for card in cards])
     if isinstance(bootstrap, HubBootstrap) and len(layout.hosts) == 1:
         return layout, bootstrap.hub  # the unix-domain socket that they met at is the proof
     return meet_neighbours(bootstrap, cards, timeout=config.connect_timeout)
+
+
+def is_of_torch(dtype: object) -> bool:
+    """Whether a dtype is one of torch, for which None stands too."""
+    torch = sys.modules.get("torch")
+    return dtype is None or (torch is not None and isinstance(dtype, torch.dtype))

@@ -1,4 +1,4 @@
-"""How the ranks of a process group of torch.distributed agree on a job, over its store.
+"""Agreement of the ranks of a torch.distributed process group on a job, over its store.
 
 The store may hold what others left there: an earlier world of the same group, a job that was killed
 and whose file was kept, a rank that was replaced. So nothing that it holds is taken for new:
@@ -51,11 +51,11 @@ class Terms:
 
     @property
     def start_key(self) -> str:
-        """Set by rank 0 when all ranks have seen these terms."""
+        """Key that rank 0 sets when all ranks have seen these terms."""
         return f"{PREFIX}/start/{self.job}"
 
     def seen_key(self, rank: int) -> str:
-        """Set by a rank that has seen these terms."""
+        """Return the key that a rank sets when it has seen these terms."""
         return f"{PREFIX}/seen/{self.job}/{rank}"
 
 
@@ -81,12 +81,12 @@ def make_appointment(
 
 
 def hello_keys(size: int) -> list[str]:
-    """Where the ranks beyond 0 leave their nonces."""
+    """Return the keys under which the ranks beyond 0 leave their nonces."""
     return [f"{PREFIX}/hello/{rank}" for rank in range(1, size)]
 
 
 def lead(store: dist.Store, size: int, generation: int, timeout: float) -> Terms:
-    """Rank 0: name the terms until all ranks have seen the same ones."""
+    """Name the terms, on rank 0, until all ranks have seen the same ones."""
     deadline, backoff = Deadline(timeout), Backoff(0.001, 0.1)
     nonces: list[str] = []
     terms: Terms | None = None
@@ -110,7 +110,7 @@ def lead(store: dist.Store, size: int, generation: int, timeout: float) -> Terms
 
 
 def follow(store: dist.Store, rank: int, size: int, timeout: float) -> Terms:
-    """A rank beyond 0: see terms that answer its own nonce, and wait for the start."""
+    """Wait, on a rank beyond 0, for terms that answer its own nonce, and for the start."""
     deadline, backoff = Deadline(timeout), Backoff(0.001, 0.1)
     nonce = secrets.token_hex(8)
     store.set(hello_keys(size)[rank - 1], nonce)

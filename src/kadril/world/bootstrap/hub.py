@@ -54,7 +54,7 @@ class HubBootstrap:
         return serve_store(self, "127.0.0.1", key_prefix(self), self._timeout)
 
     def finish(self) -> None:
-        """Nothing: each exchange ends on all ranks together."""
+        """Do nothing: each exchange ends on all ranks together."""
 
     def close(self) -> None:
         """See `Bootstrap`."""

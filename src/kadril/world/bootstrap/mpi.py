@@ -147,10 +147,10 @@ class MpiBootstrap:
         return serve_store(self, host, key_prefix(self), self._timeout)
 
     def finish(self) -> None:
-        """Nothing: MPI keeps what was sent."""
+        """Do nothing: MPI keeps what was sent."""
 
     def close(self) -> None:
-        """Nothing: the communicator is the caller's."""
+        """Do nothing: the communicator is the caller's."""
 
 
 def routable_address() -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import socket
+from collections.abc import Callable
 
 from kadril.config import Config
 from kadril.errors import ConfigError, RendezvousError
@@ -29,8 +30,19 @@ logger = logging.getLogger("kadril")
 _listeners: dict[int, socket.socket] = {}
 
 
-def open_bootstrap(identity: Identity, generation: int, config: Config) -> Bootstrap:
+def open_bootstrap(
+    identity: Identity,
+    generation: int,
+    config: Config,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> Bootstrap:
     """Meet all ranks of the world, in the way that the identity names.
+
+    Args:
+        identity: who this process is.
+        generation: number of the world within the job.
+        config: its options.
+        is_cancelled: see `Hub.open`; asked where all ranks are on one host.
 
     Raises:
         RendezvousError: they could not be met.
@@ -40,7 +52,7 @@ def open_bootstrap(identity: Identity, generation: int, config: Config) -> Boots
         return alone(identity, generation, config)
     kind, _, place = identity.rendezvous.partition(":")
     if kind == "unix":
-        return by_hub(identity, place, generation, config)
+        return by_hub(identity, place, generation, config, is_cancelled)
     if kind == "tcp":
         return by_address(identity, place, generation, config)
     if kind == "mpi":
@@ -64,8 +76,14 @@ def alone(identity: Identity, generation: int, config: Config) -> Bootstrap:
     )
 
 
-def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bootstrap:
-    """All ranks on one host, at a unix-domain socket."""
+def by_hub(
+    identity: Identity,
+    path: str,
+    generation: int,
+    config: Config,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> Bootstrap:
+    """Meet at a unix-domain socket; all ranks are on one host."""
     if not identity.secret_file:
         raise ConfigError(
             f"a rendezvous at unix:{path} needs the job's secret; set KADRIL_SECRET_FILE"
@@ -87,6 +105,7 @@ def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bo
         generation=generation,
         listen_socket=listener,
         timeout=config.connect_timeout,
+        is_cancelled=is_cancelled,
     )
     return HubBootstrap(
         hub,
@@ -98,7 +117,7 @@ def by_hub(identity: Identity, path: str, generation: int, config: Config) -> Bo
 
 
 def by_address(identity: Identity, place: str, generation: int, config: Config) -> Bootstrap:
-    """At a port of rank 0's host: a hub where kadril started the ranks, or else torch's store.
+    """Meet at a port of rank 0's host: a hub if kadril started the ranks, else torch's store.
 
     Other launchers and programs that name an address expect torch's store there, and some serve it.
     """
@@ -131,7 +150,7 @@ def by_address(identity: Identity, place: str, generation: int, config: Config) 
 
 
 def by_process_group(identity: Identity, generation: int, config: Config) -> Bootstrap:
-    """At the store of the default process group of torch.distributed."""
+    """Meet at the store of the default process group of torch.distributed."""
     assert identity.size is not None  # noqa: S101 - only MPI leaves it open
     return StoreBootstrap.of_process_group(
         default_store(),
@@ -144,7 +163,7 @@ def by_process_group(identity: Identity, generation: int, config: Config) -> Boo
 
 
 def by_mpi(identity: Identity, generation: int, config: Config) -> Bootstrap:
-    """Over MPI; where mpi4py is missing, at the address that the launcher gave besides."""
+    """Meet over MPI or, where mpi4py is missing, at the address that the launcher gave too."""
     try:
         mpi = import_mpi()
     except ImportError as error:

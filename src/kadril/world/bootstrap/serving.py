@@ -50,7 +50,7 @@ def start_store(host: str, port: int, timeout: float) -> dist.TCPStore:
 
 def make_server(host: str, port: int, timeout: float, descriptor: int | None) -> dist.TCPStore:
     """A store that serves on a listening socket, or shares the server this process has there."""
-    import torch.distributed as dist
+    from kadril.needs_torch import distributed as dist
 
     return dist.TCPStore(
         "127.0.0.1" if host == "localhost" else host,
@@ -69,7 +69,7 @@ def connect_store(host: str, port: int, timeout: float) -> dist.TCPStore:
     Raises:
         RendezvousError: nobody answers.
     """
-    import torch.distributed as dist
+    from kadril.needs_torch import distributed as dist
 
     wait_for_server(host, port, timeout)
     try:
@@ -107,7 +107,7 @@ def wait_for_server(host: str, port: int, timeout: float) -> None:
 
 def serve_store(bootstrap: Bootstrap, host: str, prefix: str, timeout: float) -> dist.Store:
     """Rank 0 serves a store on a free port of `host`, all others connect; collective."""
-    import torch.distributed as dist
+    from kadril.needs_torch import distributed as dist
 
     served: list[dist.TCPStore] = []
 

@@ -2,7 +2,7 @@
 
     kadril/<job>/<generation>/<round>/<rank>  =  proof | blob
 
-A stranger who reaches the port can write what he likes, so a value counts only with an HMAC over
+A stranger who reaches the port can write anything, so a value counts only with an HMAC over
 its key and its bytes, where the job has a secret (KADRIL_SECRET_FILE, or what the ranks of a
 process group agree on: appointment.py). In any case values are read strictly.
 """
@@ -157,7 +157,7 @@ class StoreBootstrap:
         self._round += 1
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
         try:
-            # Bytes that are no UTF-8 would not survive the store's text interface: hexadecimal
+            # Bytes that are not UTF-8 would not survive the store's text interface: hexadecimal
             # does.
             self._store.set(keys[self.rank], (self._proof(keys[self.rank], blob) + blob).hex())
             self._wait(keys)
@@ -171,7 +171,7 @@ class StoreBootstrap:
 
     def store(self, layout: Layout) -> dist.Store:
         """The same store, below a prefix of its own."""
-        import torch.distributed as dist
+        from kadril.needs_torch import distributed as dist
 
         return dist.PrefixStore(f"{self._prefix}/transport", self._store)
 
@@ -187,10 +187,10 @@ class StoreBootstrap:
             raise RendezvousError(f"rank {self.rank}: {self._place} failed: {error}") from error
 
     def close(self) -> None:
-        """Nothing: the connection stays for the next generation."""
+        """Do nothing: the connection stays for the next generation."""
 
     def _wait(self, keys: list[str]) -> None:
-        """Wait for keys. Not by the store's own wait, which is deaf to Ctrl-C and names no rank."""
+        """Wait for keys, not by the store's own wait: that is deaf to Ctrl-C and names no rank."""
         deadline = Deadline(self._timeout)
         backoff = Backoff(0.001, 0.1)
         while not self._store.check(keys):

@@ -117,7 +117,7 @@ class TcpBootstrap:
         return serve_store(self, self.address, key_prefix(self), self._timeout)
 
     def finish(self) -> None:
-        """Nothing: each exchange ends on all ranks together."""
+        """Do nothing: each exchange ends on all ranks together."""
 
     def close(self) -> None:
         """See `Bootstrap`."""
