@@ -11,6 +11,7 @@ layer has the name that it has in `torch.nn`, and DistDL's beside it: `Conv2d` i
 |---|---|
 | `conv/`, `pool/`, `norm/`, `dropout/`, `loss/`, `interpolation/` | one family of layers each |
 | `linear.py` | the linear layer, with copies of the weight or with blocks of it |
+| `locally_connected.py` | convolutions whose filters are not shared between positions |
 | `embedding.py` | the embedding, whose table is whole or split by rows |
 | `primitives.py` | the primitives of `kadril.ops` as modules |
 | `distribution/` | `distribute`: an ordinary model on the blocks of a partition |
@@ -30,6 +31,7 @@ Shared by the layers:
 
 from __future__ import annotations
 
+import kadril.needs_torch  # noqa: F401 - says what to install
 from kadril.nn.conv.layers import (
     DistributedChannelConv1d,
     DistributedChannelConv2d,
@@ -71,6 +73,7 @@ from kadril.nn.embedding import DistributedEmbedding
 from kadril.nn.interpolation.function import interpolate
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.linear import DistributedLinear
+from kadril.nn.locally_connected import DistributedLocallyConnected2d
 from kadril.nn.loss.classes import DistributedCrossEntropyLoss, DistributedNLLLoss
 from kadril.nn.loss.elementwise import (
     DistributedBCELoss,
@@ -90,6 +93,7 @@ from kadril.nn.norm.batch import (
 )
 from kadril.nn.norm.group import DistributedGroupNorm
 from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.local_contrast import DistributedLocalContrastNorm2d
 from kadril.nn.norm.rms import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
@@ -119,7 +123,7 @@ from kadril.nn.primitives import (
     ZeroVolumeCorrector,
 )
 
-# The names of torch.nn, for the same layers.
+# The names of torch.nn, for the same layers; torch has none of the two local ones.
 AdaptiveAvgPool1d = DistributedAdaptiveAvgPool1d
 AdaptiveAvgPool2d = DistributedAdaptiveAvgPool2d
 AdaptiveAvgPool3d = DistributedAdaptiveAvgPool3d
@@ -154,6 +158,8 @@ KLDivLoss = DistributedKLDivLoss
 L1Loss = DistributedL1Loss
 LayerNorm = DistributedLayerNorm
 Linear = DistributedLinear
+LocalContrastNorm2d = DistributedLocalContrastNorm2d
+LocallyConnected2d = DistributedLocallyConnected2d
 MSELoss = DistributedMSELoss
 MaxPool1d = DistributedMaxPool1d
 MaxPool2d = DistributedMaxPool2d
@@ -238,6 +244,8 @@ __all__ = [
     "DistributedL1Loss",
     "DistributedLayerNorm",
     "DistributedLinear",
+    "DistributedLocalContrastNorm2d",
+    "DistributedLocallyConnected2d",
     "DistributedMSELoss",
     "DistributedMaxPool1d",
     "DistributedMaxPool2d",
@@ -262,6 +270,8 @@ __all__ = [
     "L1Loss",
     "LayerNorm",
     "Linear",
+    "LocalContrastNorm2d",
+    "LocallyConnected2d",
     "MSELoss",
     "MaxPool1d",
     "MaxPool2d",

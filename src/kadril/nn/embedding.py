@@ -250,7 +250,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
 
 
 class Rows:
-    """Who holds which rows of a table. Making one is collective over the world.
+    """Distribution of a table's rows over workers. Making one is collective over the world.
 
     Attributes:
         everyone: the workers of both partitions.

@@ -35,7 +35,7 @@ __all__ = ["LinearBlocks", "first_along_last_axis"]
 
 
 class LinearBlocks:
-    """Who holds what of x, w and y. Making one is collective over the world.
+    """Blocks of x, w and y on their workers. Making one is collective over the world.
 
     Args:
         P_x: ... x in; one axis for each dim of the input.

@@ -22,7 +22,7 @@ __all__ = ["Reach", "plan_reaches"]
 
 
 class Reach(Protocol):
-    """Which inputs outputs are made of, along one dim of the global tensor."""
+    """Relation of outputs to the inputs they are made of, along one dim of the global tensor."""
 
     def output_size(self, size: int) -> int:
         """Return the number of outputs for so many inputs; less than 1 where there are too few."""

@@ -74,7 +74,7 @@ def spread_together(
 
     Args:
         tensors: the same on all ranks of the group; of one dtype.
-        group: who hold them.
+        group: the workers that hold them.
         what: for errors.
     """
     given = [tensor for tensor in tensors if tensor is not None]

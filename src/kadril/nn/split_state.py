@@ -25,7 +25,7 @@ __all__ = ["SplitParameters", "SplitWeight"]
 
 
 class SplitWeight(NamedTuple):
-    """Who holds which block of the parameters.
+    """Blocks of the parameters, and the workers that hold them.
 
     Attributes:
         P_w: batch x out x in x spatial...; copies along the batch and the spatial axes.

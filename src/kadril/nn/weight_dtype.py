@@ -31,7 +31,7 @@ def agree_with_parameters(
     """Agree on the structure of the input, and check the dtypes; collective over `everyone`.
 
     Args:
-        everyone: who take part.
+        everyone: the workers that take part.
         x: what this one holds of the input.
         weight: its block of the weight; None where it has none.
         bias: likewise.

@@ -74,7 +74,7 @@ class ConvForm:
 
     @property
     def gather(self) -> BoxGather:
-        """What gives the workers of `P_x` the boxes that their outputs are made of."""
+        """Gather that gives the workers of `P_x` the boxes that their outputs are made of."""
         return self.gather_for(None)
 
     def gather_for(self, output_size: Sequence[int] | None) -> BoxGather:

@@ -1,8 +1,8 @@
-"""What all partitioned convolutions have in common: settings, parameters that begin alike, a form.
+"""Base of all partitioned convolutions: settings, parameters that begin alike, a form.
 
 The settings and the parameters are those of the torch layer of the same name: one is made, which
 checks and draws them, and taken over. Drawn parameters are those of the partition's first worker;
-parameters of a layer that there was before stay the objects they were.
+parameters of a layer that existed before stay the same objects.
 
 How the layer is spread over workers is its form (`conv_form.py`), which follows from the partitions
 that it is given. Every form of every layer has a class of its own name, so that users can ask for

@@ -54,7 +54,7 @@ class ConvSettings(NamedTuple):
     def __str__(self) -> str:
         """The settings that are not torch's defaults.
 
-        Calls bear this as their name, so ranks with different layers are found out before any data
+        Calls have this as their name, so ranks with different layers are noticed before any data
         moves, also where messages would have the same lengths.
         """
         shown = [f"{self.in_channels}, {self.out_channels}, kernel {text(self.kernel_size)}"]

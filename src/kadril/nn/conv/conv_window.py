@@ -100,7 +100,7 @@ class TransposedWindow(NamedTuple):
         """Return an interval of inputs that holds every input which contributes to `outputs`.
 
         It is wide enough that `outputs_of` it covers them: an output that no input goes into
-        (stride wider than the kernel, output padding) has an input beside it all the same.
+        (stride wider than the kernel, output padding) has an input beside it nevertheless.
         Below 0, and from the size on, inputs are zeros.
         """
         if self.is_whole:

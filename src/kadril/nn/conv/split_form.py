@@ -11,7 +11,7 @@
     w*[o, i] = sum over batch and spatial workers       the sum-reduce's adjoint is a broadcast
 
 P_w may leave out the axis of the batch where that is not split. The workers of the three partitions
-may be others each time. Worker (o, i) holds the block w[o, i]; with groups, whose weight has few
+may differ. Worker (o, i) holds the block w[o, i]; with groups, whose weight has few
 columns, the rows w[o, :]. The weight of a transposed convolution is torch's, in x out: worker
 (o, i) holds w[i, o]; with groups, w[i, :]. The workers with the first inputs hold the bias.
 """
@@ -53,7 +53,7 @@ class SplitForm(ConvForm):
 
     Attributes:
         everyone: all workers of the three partitions.
-        broadcaster: brings inputs to those who have a weight for them.
+        broadcaster: brings inputs to the workers that have a weight for them.
         reducer: adds up the parts of the output.
         split: who holds which block of the parameters.
         outputs: channels at each position along the output axis.

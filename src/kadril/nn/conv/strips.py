@@ -41,12 +41,12 @@ class Strip(NamedTuple):
     """Some outputs at the border of this worker's block.
 
     Attributes:
-        outputs: they, among the worker's outputs.
+        outputs: their place among the worker's outputs.
         shape: of the inputs that they are made of, padding included.
         sends: boxes of this worker's block, and who needs them for the same strip of theirs.
         recvs: boxes of the inputs, and who has them.
         own: boxes (of the block, of the inputs) that the worker has itself.
-        wrapped: likewise, where a dim goes on at its other end, which is the worker's own too.
+        wrapped: likewise, where a dim continues at its other end, which is the worker's own too.
         edges: boxes of the inputs that are zeros.
     """
 
@@ -65,7 +65,7 @@ class Strip(NamedTuple):
 
 
 class StripPlan(NamedTuple):
-    """How a worker convolves its block and its strips.
+    """Plan by which a worker convolves its block and its strips.
 
     Attributes:
         padding: for each spatial dim, the zeros that torch is to add around the block.

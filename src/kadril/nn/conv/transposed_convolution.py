@@ -49,7 +49,7 @@ TRANSPOSED: dict[int, Callable[..., torch.Tensor]] = {
 
 
 class Cut(NamedTuple):
-    """What a worker leaves out of the transposed convolution of its box.
+    """Cut of a worker's block out of the transposed convolution of its box.
 
     Attributes:
         padding: for each spatial dim, what torch is to leave out on both sides of the output.
@@ -226,7 +226,7 @@ class TransposedConvolution:
 
 
 class TransposedSplitWeight(SplitWeight):
-    """Who holds which block, where inputs are the rows of the weight, and outputs its columns.
+    """Blocks of a weight whose rows are inputs and whose columns are outputs.
 
     `rows` are output channels at each position along the output axis, `columns` input channels at
     each position along the input axis: those of the axes, as in the base.

@@ -1,4 +1,4 @@
-"""From blocks to replicas of the whole, and back.
+"""Moves between blocks and replicas of the whole.
 
     gather      y = [x_0 x_1 x_2]  on each worker        x*_r = y*[block r]
     cut         y_r = x[block r]                         x* = [y*_0 y*_1 y*_2]  on each worker
@@ -196,7 +196,7 @@ class CutOperator(NamedTuple):
 
     @property
     def what(self) -> str:
-        """For errors."""
+        """Name of the operator, for errors."""
         return self.gather.what
 
     def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:

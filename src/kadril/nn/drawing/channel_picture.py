@@ -1,4 +1,4 @@
-"""What is drawn of a layer with split channels: input, weight and output, and what goes between.
+"""Picture of a layer with split channels: input, weight and output, and messages between.
 
        x on P_x               w on P_w               y on P_y
     +-----+-----+          +-----+-----+          +-----------+
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class ChannelPicture(NamedTuple):
-    """What a layer with split channels does with a tensor.
+    """Blocks and messages of a layer with split channels, for one tensor.
 
     Attributes:
         halo: of the input: blocks, and the exchange before the broadcast.

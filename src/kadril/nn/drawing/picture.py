@@ -1,4 +1,4 @@
-"""What is drawn: who owns which block, and who sends what to whom, from the plans of the layers.
+"""Pictures of layers: who owns which block, and who sends what to whom, from their plans.
 
 The plan of a box gather (`ops/box_plan.py`) has all workers. That of a repartition is one worker's
 view (`ops/moves/move_plan.py`): it is made once for each of them, with a partition that looks as it
@@ -26,7 +26,7 @@ __all__ = ["Picture", "WorkerView", "look_at"]
 
 
 class WorkerView(NamedTuple):
-    """What one worker does.
+    """Blocks and messages of one worker.
 
     Attributes:
         rank: of the world.
@@ -49,7 +49,7 @@ class WorkerView(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What a layer does with a tensor.
+    """Blocks and messages of all workers, for one layer and one tensor.
 
     Attributes:
         what: the layer.

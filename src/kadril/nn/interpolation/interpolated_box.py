@@ -36,7 +36,7 @@ class Weighted(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Interpolating a box as if it was all: possible where positions are exact.
+    """Interpolating a box as if it were the whole: possible where positions are exact.
 
     Attributes:
         factors: outputs per input for each spatial dim, powers of two.

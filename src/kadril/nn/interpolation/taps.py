@@ -46,7 +46,7 @@ class Taps(NamedTuple):
 
 
 class AlongDim(NamedTuple):
-    """How one dim is interpolated.
+    """Interpolation along one dim.
 
     Attributes:
         kind: "nearest", "nearest-exact", "linear" or "cubic".

@@ -215,7 +215,7 @@ def check_mode(what: str, mode: str, align_corners: bool | None, P_x: Partition)
     """Refuse a mode that does not exist, or not for so many dims.
 
     Raises:
-        ValueError: names what there is.
+        ValueError: it names the modes that exist.
     """
     if mode not in MODES:
         hint = "; use an adaptive average pool instead" if mode == "area" else ""

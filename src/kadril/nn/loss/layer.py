@@ -1,4 +1,4 @@
-"""What all losses have in common: one number that every worker knows, made of parts of each.
+"""Base of all losses: one number that every worker knows, made of parts of each.
 
     loss = (sum_r part_r) / n          part*_r = loss* / n          on each
 
@@ -104,7 +104,7 @@ class LossLayer(torch.nn.Module):
         """Return sums over all workers of numbers that each of them computes, in float64.
 
         The count of errors goes with the numbers: data that one worker refuses are refused on all,
-        and it takes no collective more to find that there are none.
+        and it takes no further collective to find that there are none.
 
         Args:
             compute: gives the numbers.

@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Plan(NamedTuple):
-    """What is computed once for each structure of the input.
+    """Plan for one structure of the input; computed once.
 
     Attributes:
         channels: that this worker has.

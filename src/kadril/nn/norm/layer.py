@@ -29,7 +29,7 @@ __all__ = ["DistributedLayerNorm"]
 
 
 class Plan(NamedTuple):
-    """What is computed once for each structure of the input.
+    """Plan for one structure of the input; computed once.
 
     Attributes:
         here: the part of the parameters that this worker uses.

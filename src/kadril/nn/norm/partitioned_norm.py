@@ -1,4 +1,4 @@
-"""What all norms share: where they lie, what workers agree on, parameters for this worker's block.
+"""Base of all norms: where they lie, what workers agree on, parameters for a worker's block.
 
     forward     agree on the structure  -->  plan (once for each structure)  -->  normalize
 

@@ -50,7 +50,7 @@ PIECE = 1 << 18
 
 
 class Rows(NamedTuple):
-    """Which rows belong together.
+    """Rows that share statistics, and the workers that hold them.
 
     Attributes:
         group: the workers that share statistics.
@@ -174,7 +174,7 @@ def standardize(
 
 
 class How(NamedTuple):
-    """How rows are standardized.
+    """Settings for standardizing rows.
 
     Attributes:
         rows: what belongs together.

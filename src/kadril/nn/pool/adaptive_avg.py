@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Averages(NamedTuple):
-    """What one worker averages.
+    """Bins that one worker averages, and the numbers of inputs to divide by.
 
     Attributes:
         bins: for each spatial dim.

@@ -10,7 +10,7 @@ one vector that many workers hold, and counts once (`kadril.ops.replicated`):
 
     y = sum_r (part of worker r)         x*_r = adjoint of its part, of y* as it is, not summed
 
-That is right where the workers go on with it alike: the same layers with the same parameters, the
+That is right where all workers continue alike: the same layers with the same parameters, the
 same loss, `backward()` on each of them. Each then has the whole gradient of the one loss, y*, and
 so have the parameters after the pooling, of which every worker has a copy: they need no sum over
 these axes. Summing (`ops.all_sum_reduce`) would count the loss once for every worker.

@@ -113,7 +113,7 @@ class PoolLayer(BoxLayer):
 
     @property
     def torch_padding(self) -> list[int]:
-        """What is left for torch's own pooling to pad with."""
+        """Padding that is left to torch's own pooling."""
         return [window.torch_padding for window in self.windows]
 
     def extra_repr(self) -> str:

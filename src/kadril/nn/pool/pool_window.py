@@ -47,7 +47,7 @@ class PoolWindow(NamedTuple):
 
     @property
     def torch_padding(self) -> int:
-        """What is left for torch's own pooling to pad with."""
+        """Padding that is left to torch's own pooling."""
         return self.padding if self.is_whole else 0
 
     def output_size(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What runs: the model on a partition, and the programs that it calls.
+"""Execution: the model on a partition, and the programs that it calls.
 
 | file | has |
 |---|---|

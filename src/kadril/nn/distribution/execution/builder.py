@@ -97,7 +97,7 @@ class Builder:
         return Program(plan.inputs, attributes, constants, steps, plan.output, P_y)
 
     def _partition_of(self, plan: CallPlan, part: Any) -> Any:
-        """Return where a part of the result lies; None for what is no tensor."""
+        """Return where a part of the result lies; None for what is not a tensor."""
         return self.subgrids.partition(plan.layouts[part]) if isinstance(part, fx.Node) else None
 
     def _step(self, plan: CallPlan, call: PlannedCall, last_uses: list[fx.Node]) -> Step:

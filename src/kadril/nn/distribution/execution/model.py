@@ -32,7 +32,7 @@ MAX_PROGRAMS = 32
 
 
 class ProgramRequest(NamedTuple):
-    """What a program is made for.
+    """Inputs and modes that a program is made for.
 
     Attributes:
         args: tensors on the meta device of the global shapes, and other values.

@@ -1,4 +1,4 @@
-"""From a graph of calls to a plan: a decision for each call, before anything is sent.
+"""Plans made of graphs of calls: a decision for each call, before anything is sent.
 
 | file | has |
 |---|---|

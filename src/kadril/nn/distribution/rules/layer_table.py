@@ -43,6 +43,7 @@ from kadril.nn.distribution.rules.layers.twin_rules import (
     glu,
     instance_norm,
     on_blocks,
+    ordinary_only,
     twin,
 )
 from kadril.nn.distribution.rules.whole_operands import on_replicas
@@ -57,6 +58,7 @@ from kadril.nn.dropout.layers import (
 from kadril.nn.embedding import DistributedEmbedding
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.linear import DistributedLinear
+from kadril.nn.locally_connected import DistributedLocallyConnected2d, WholeLocallyConnected2d
 from kadril.nn.norm.batch import (
     DistributedBatchNorm1d,
     DistributedBatchNorm2d,
@@ -64,6 +66,7 @@ from kadril.nn.norm.batch import (
 )
 from kadril.nn.norm.group import DistributedGroupNorm
 from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.local_contrast import DistributedLocalContrastNorm2d
 from kadril.nn.norm.rms import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
@@ -155,6 +158,9 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.PixelUnshuffle: pixel_unshuffle,
     nn.ChannelShuffle: channel_shuffle,
     nn.LocalResponseNorm: along_channels,
+    # Layers that torch has not: ordinary ones are made with None for their partition.
+    DistributedLocalContrastNorm2d: ordinary_only(twin(DistributedLocalContrastNorm2d, [4], [1])),
+    DistributedLocallyConnected2d: ordinary_only(twin(WholeLocallyConnected2d, [4], [1])),
     nn.MultiheadAttention: attention_layer,
     **PADS,
     **LOSS_LAYERS,

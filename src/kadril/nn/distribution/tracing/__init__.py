@@ -1,4 +1,4 @@
-"""From a model to a graph of calls, by running it once on tensors without memory.
+"""Graphs of calls, traced by running a model once on tensors without memory.
 
 | file | has |
 |---|---|

@@ -107,7 +107,7 @@ def trace(
         traced = record()
         first = numbers_of(model)
         if first != before:
-            # A size that is kept is the same again; a counter goes on.
+            # A size that is kept is the same again; a counter continues.
             record()
             refuse_counting(first, numbers_of(model))
     return traced

@@ -33,7 +33,7 @@ def as_given(result: Any, operands: Sequence[TrackedTensor]) -> Any:
 
 
 class TrackedTensor:
-    """What is known about a tensor while a model is traced.
+    """Tensor that is followed while a model is traced, with what is known about it.
 
     Attributes:
         tensor: the very object; kept, so that no other one gets its identity.

@@ -1,4 +1,4 @@
-"""What rules for calls along dims share: which dims, which workers have parts of them, decisions.
+"""Helpers of rules for calls along dims: which dims, which workers have parts, decisions.
 
 x[n, c, h | h, w].sum(2)       dims [2], split; keepdim False; result (n, c, w)
 """

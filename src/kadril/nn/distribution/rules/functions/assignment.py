@@ -63,7 +63,7 @@ class Dim:
         start = max(mine.start, self.interval.start)
         stop = min(mine.stop, self.interval.stop)
         if start >= stop:
-            # The value is used all the same: its gradient is summed over all workers.
+            # The value is used nevertheless: its gradient is summed over all workers.
             return slice(0, 0), slice(0, 0)
         first = self.interval.start
         return slice(start - mine.start, stop - mine.start), slice(start - first, stop - first)

@@ -66,7 +66,7 @@ def attention(call: Call) -> Decision:
 
 
 class Arrangement(NamedTuple):
-    """How the operands of a `MultiheadAttention` lie.
+    """Arrangement of the operands of a `MultiheadAttention`.
 
     Attributes:
         batch: dim of the batch; None where there is none.

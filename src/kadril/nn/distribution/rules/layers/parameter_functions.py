@@ -189,7 +189,7 @@ def build_group_norm(shape: torch.Size, tensors: Tensors, settings: Settings) ->
 
 
 def build_batch_norm(shape: torch.Size, tensors: Tensors, settings: Settings) -> nn.Module:
-    """Build the layer of `F.batch_norm`, in the mode that it is told."""
+    """Build the layer of `F.batch_norm`, in the mode that is given."""
     layer_class = getattr(nn, f"BatchNorm{max(1, len(shape) - 2)}d")
     settings = {**settings}
     training = settings.pop("training", False)

@@ -31,6 +31,7 @@ __all__ = [
     "glu",
     "instance_norm",
     "on_blocks",
+    "ordinary_only",
     "twin",
 ]
 
@@ -97,6 +98,17 @@ def twin(
         )
 
     return rule
+
+
+def ordinary_only(rule: Rule) -> Rule:
+    """Return a rule for our own layers, which refuses those that are on a partition already."""
+
+    def for_layer(call: Call) -> Decision:
+        if module_of(call).P_x is not None:
+            raise Refused("it is on a partition already; make it with None for P_x")
+        return rule(call)
+
+    return for_layer
 
 
 def make_twin(

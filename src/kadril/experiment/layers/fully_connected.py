@@ -1,0 +1,154 @@
+"""Fully connected layers without bias.
+
+y = f(W x)                                 each rank has the columns of W of its own inputs:
+x* = W^T z*,  z* = f'(z) y*,  W* = z* x^T  z = sum over ranks of W_r x_r, and all have all of y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from kadril import ops
+from kadril.experiment.backend import Backend, WeightInit
+from kadril.experiment.layers.layer import REQUIRED, Rate, WeightLayer, check_given
+from kadril.experiment.transforms import Activation, Linear
+
+__all__ = ["LayerWithNoBias", "LayerWithNoBiasDist"]
+
+
+class LayerWithNoBias(WeightLayer):
+    """A fully connected layer without bias.
+
+    Args:
+        name, backend, batch_size, pos, learning_rate, weight_init: see `WeightLayer`.
+        nin: inputs.
+        nout: outputs.
+        activation: f; y = z where None.
+
+    Attributes:
+        weights: outputs by inputs.
+        pre_act: z, of the last `fprop`.
+    """
+
+    pre_act: torch.Tensor
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend | None = None,
+        batch_size: int | None = None,
+        pos: int | None = None,
+        learning_rate: Rate | None = None,
+        nin: int = REQUIRED,
+        nout: int = REQUIRED,
+        activation: Activation | None = None,
+        weight_init: WeightInit | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, backend, batch_size, pos, learning_rate, weight_init)
+        check_given(name, nin=nin, nout=nout)
+        if min(nin, nout) < 1:
+            raise ValueError(f"{name}: nin and nout must be at least 1")
+        self.nin, self.nout = nin, nout
+        self.activation = activation or Linear()
+        self.draw((nout, nin))
+
+    def initialize(self, backend: Backend) -> None:
+        """Draw the weights, where that was not done before."""
+        super().initialize(backend)
+        if self.weights is None:
+            self.draw((self.nout, self.nin))
+
+    def mine(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return those of the inputs that this rank has weights for."""
+        return inputs
+
+    def sum_products(self, products: torch.Tensor) -> torch.Tensor:
+        """Return z of this rank's part of it."""
+        return products
+
+    def compute(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return f(W x)."""
+        z = self.sum_products(functional.linear(self.mine(inputs), self.shared()))
+        return self.activation.apply(z)
+
+    def fprop(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Make `pre_act` and `output`."""
+        with torch.no_grad():
+            products = functional.linear(self.mine(inputs), self.matrix)
+            self.pre_act = self.sum_products(products)
+            self.output = self.activation.apply(self.pre_act)
+        return self.output
+
+    def bprop(
+        self, error: torch.Tensor, inputs: torch.Tensor, epoch: int = 0, momentum: Any = None
+    ) -> None:
+        """Make `berror`, and update the weights."""
+        with torch.no_grad():
+            delta = self.activation.pull_back(error, self.pre_act, self.output)
+            if not self.is_first:
+                self.berror = self.collect_error(delta @ self.matrix)
+            updates = self.sum_updates(delta.t() @ self.mine(inputs))
+            self.update(updates, epoch, momentum)
+
+    def collect_error(self, error: torch.Tensor) -> torch.Tensor:
+        """Return the error of the inputs, of that of those this rank has weights for."""
+        return error
+
+
+class LayerWithNoBiasDist(LayerWithNoBias):
+    """A fully connected layer of which each rank has the columns of its own inputs.
+
+    After a layer on images these are the pixels of its part; after another fully connected layer,
+    whose outputs all ranks have, a balanced share of them.
+
+    Attributes:
+        in_indices: the columns; the model gives them before `adjust_for_dist()`.
+        takes_whole: whether inputs are all inputs, as after another fully connected layer.
+    """
+
+    in_indices: torch.Tensor | None = None
+    takes_whole = False
+
+    def adjust_for_dist(self) -> None:
+        """Keep the columns of this rank's inputs."""
+        if self.in_indices is not None:
+            self.keep(1, self.in_indices)
+            self.nin = len(self.in_indices)
+
+    def mine(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return this rank's columns of inputs that all ranks have."""
+        if self.towers is None or not self.takes_whole or self.in_indices is None:
+            return inputs
+        group = self.towers.partition.group
+        return ops.spread(inputs, group, what=f"input of {self.name}")[:, self.in_indices]
+
+    def shared(self) -> torch.Tensor:
+        """Return the weights; their gradients are summed over groups of towers."""
+        if self.towers is None:
+            return self.matrix
+        return ops.spread(self.matrix, self.towers.across, what=f"weights of {self.name}")
+
+    def sum_products(self, products: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the ranks of a group, which all of them get."""
+        if self.towers is None:
+            return products
+        return ops.total(products, self.towers.partition.group, what=f"output of {self.name}")
+
+    def sum_updates(self, updates: torch.Tensor) -> torch.Tensor:
+        """Sum over groups of towers."""
+        if self.towers is not None and self.towers.groups > 1:
+            self.towers.across.transport.allreduce(updates, name=f"weights of {self.name}")
+        return updates
+
+    def collect_error(self, error: torch.Tensor) -> torch.Tensor:
+        """Return the error of all inputs where all ranks have them; of this rank's otherwise."""
+        if self.towers is None or not self.takes_whole or self.in_indices is None:
+            return error
+        whole = error.new_zeros(len(error), self.whole_shape[1])
+        whole[:, self.in_indices] = error
+        self.towers.partition.transport.allreduce(whole, name=f"error of {self.name}")
+        return whole
