@@ -1,12 +1,13 @@
 """Packages under other names, for programs that were written for them: `kadril run --compat NAME`.
 
 Each is a directory that holds a package of that name, made of kadril. The directory is on no path
-of Python's until somebody asks for it, so that `import horovod` goes on to mean what is installed.
+of Python's until somebody asks for it, so that `import horovod` still means what is installed.
 For the ranks of a job it comes first in PYTHONPATH, before everything that is installed.
 
 | file | what it holds |
 |---|---|
-| horovod_path/ | `horovod`: kadril.torch as Horovod's modules |
+| horovod_path/ | `horovod`: kadril.torch and kadril.tensorflow as Horovod's modules |
+| tf1_path/ | `tensorflow`: TF1's names, of the TensorFlow 2 that is installed |
 | distdl_path/ | `distdl`: kadril.partition, ops and nn as DistDL's classes, with its defaults |
 | mpi4py_path/ | `mpi4py`: what programs for DistDL use of it, for ranks that no MPI has started |
 | communicator.py | communicators with mpi4py's methods, over groups of `kadril.partition` |
@@ -39,7 +40,12 @@ __all__ = [
 ]
 
 # name of the package: directory beside this file that holds it
-PACKAGES = {"horovod": "horovod_path", "distdl": "distdl_path", "mpi4py": "mpi4py_path"}
+PACKAGES = {
+    "horovod": "horovod_path",
+    "distdl": "distdl_path",
+    "mpi4py": "mpi4py_path",
+    "tf1": "tf1_path",
+}
 
 # what else the ranks of `kadril run` need for it
 COMPANIONS = {"distdl": ("mpi4py",)}

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+from kadril.transport.buffer import is_tensor
 
 __all__ = ["IN_PLACE", "as_array", "contiguous", "empty_like", "is_in_place", "shaped"]
 
@@ -31,7 +32,7 @@ def is_in_place(buffer: object) -> bool:
 def as_array(buffer: Any) -> Any:
     """Return the array of a buffer, which may be given as [array, datatype]."""
     array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
-    if isinstance(array, torch.Tensor):
+    if is_tensor(array):
         return array.detach()
     if not isinstance(array, np.ndarray):
         raise TypeError(
@@ -43,7 +44,7 @@ def as_array(buffer: Any) -> Any:
 
 def contiguous(array: Any) -> Any:
     """Return an array in memory that transports take: contiguous and writable."""
-    if isinstance(array, torch.Tensor):
+    if is_tensor(array):
         return array.contiguous()
     return np.require(array, requirements=["C", "W"])
 
@@ -58,7 +59,7 @@ def shaped(out: Any, like: Any) -> Any:
 
 def empty_like(array: Any, count: int) -> Any:
     """Return a new array of `count` elements of the same dtype."""
-    if isinstance(array, torch.Tensor):
+    if is_tensor(array):
         return array.new_empty(count)
     result: npt.NDArray[Any] = np.empty(count, dtype=array.dtype)
     return result

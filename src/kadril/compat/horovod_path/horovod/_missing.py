@@ -15,7 +15,8 @@ def refuse(module: str) -> NoReturn:
     """
     raise ModuleNotFoundError(
         f"kadril stands in for horovod here (kadril run --compat horovod), and has no {module};"
-        " there are horovod.torch, horovod.torch.elastic, horovod.common, horovod.runner and"
-        " horovod.data. Without --compat, the Horovod that is installed is imported",
+        " there are horovod.torch, horovod.tensorflow, horovod.keras, horovod.common,"
+        " horovod.runner and horovod.data. Without --compat, the Horovod that is installed is"
+        " imported",
         name=module,
     )

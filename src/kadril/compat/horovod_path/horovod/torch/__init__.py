@@ -7,7 +7,7 @@ from . import functions
 
 __all__ = list(importlib.import_module("kadril.torch").__all__)
 
-# By way of a module that has all of them, and does more in one.
+# Through a module that has all of them, and does more in one.
 globals().update({name: getattr(functions, name) for name in __all__})
 
 # Names that are not exported, and those that are added later.

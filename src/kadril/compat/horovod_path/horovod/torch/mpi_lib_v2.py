@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril.engine import Verb
-from kadril.torch.context import context
-from kadril.torch.handles import Finish, forget_all, keep, poll, synchronize
+from kadril.shared_engine.context import context
+from kadril.shared_engine.handles import Finish, forget_all, keep, poll, synchronize
 from kadril.torch.ops.staging import put_back, staged
 
 __all__ = [

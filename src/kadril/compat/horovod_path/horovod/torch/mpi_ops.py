@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from kadril.torch import handles
+from kadril.shared_engine import handles
+from kadril.shared_engine.process_sets import ProcessSet
+from kadril.shared_engine.reduce_ops import choose_op
 from kadril.torch.ops.allreduce import AllReduce
-from kadril.torch.process_sets import ProcessSet
-from kadril.torch.reduce_ops import choose_op
 
 from .._forward import forward
 from ..common.basics import HorovodBasics

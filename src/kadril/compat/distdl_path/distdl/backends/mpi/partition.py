@@ -100,7 +100,7 @@ class MPIPartition:
         self.dim = len(self.shape)
 
     def deactivate(self) -> None:
-        """Leave the partition; what was made from it goes on working."""
+        """Leave the partition; what was made from it keeps working."""
         self._core, self._identity = None, object()
         self._become_inactive(None)
 

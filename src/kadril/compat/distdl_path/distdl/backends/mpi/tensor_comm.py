@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kadril.transport.buffer import TORCH_DTYPES
+from kadril.transport.tensor import TORCH_DTYPES
 
 from ...utilities.torch import TensorStructure
 from .partition import MPIPartition

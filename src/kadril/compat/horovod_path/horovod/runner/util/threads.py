@@ -91,7 +91,7 @@ def execute_function_multithreaded(
     Args:
         fn: the function.
         args_list: the arguments of each call.
-        block_until_all_done: whether to wait for the calls. Otherwise they go on in the background,
+        block_until_all_done: whether to wait for the calls. Otherwise they run in the background,
             and their results are dropped.
         max_concurrent_executions: number of threads at most.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kadril.launch import hosts as own
+from kadril.launch.mapping import hosts as own
 
 __all__ = ["HostInfo", "parse_host_files", "parse_hosts", "parse_hosts_and_slots"]
 

@@ -1,0 +1,5 @@
+"""Callbacks for `fit`."""
+
+from ..._forward import forward
+
+__getattr__ = forward("kadril.tensorflow.keras.callbacks")

@@ -1,0 +1,5 @@
+"""Elastic training."""
+
+from ..._forward import forward
+
+__getattr__ = forward("kadril.tensorflow.keras.elastic")

@@ -1,0 +1,54 @@
+"""Training that outlives a change of its ranks: the state of a Keras model, callbacks and `run`.
+
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+@hvd.elastic.run
+def train(state):
+    model.fit(data, epochs=epochs - state.epoch, callbacks=[
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state),
+    ])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kadril.keras.family import FAMILY
+from kadril.keras.framework import BACKEND
+from kadril.shared_keras import elastic as shared
+
+if BACKEND == "tensorflow":
+    from kadril.tensorflow.elastic import run
+    from kadril.tensorflow.keras.elastic import KerasState
+else:
+    from kadril.keras.torch_state import KerasState  # type: ignore[assignment]
+    from kadril.torch.elastic import run
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+_Callback: Any = FAMILY.keras.callbacks.Callback
+
+
+class CommitStateCallback(shared.CommitState, _Callback):  # type: ignore[misc]
+    """Commits a state every so many batches, and at the end of an epoch."""
+
+    family = FAMILY
+
+
+class UpdateBatchStateCallback(shared.UpdateBatchState, _Callback):  # type: ignore[misc]
+    """Keeps `state.batch` at the last batch of this epoch."""
+
+    family = FAMILY
+
+
+class UpdateEpochStateCallback(shared.UpdateEpochState, _Callback):  # type: ignore[misc]
+    """Keeps `state.epoch` at the number of epochs done."""
+
+    family = FAMILY

@@ -1,0 +1,60 @@
+"""Training that outlives a change of its ranks: the state of a Keras model, callbacks and `run`.
+
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+@hvd.elastic.run
+def train(state):
+    model.fit(data, epochs=epochs - state.epoch, callbacks=[
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state),
+    ])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kadril.shared_keras import elastic as shared
+from kadril.tensorflow.elastic import TensorFlowKerasState, run
+from kadril.tensorflow.keras.family import FAMILY
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+_Callback: Any = FAMILY.keras.callbacks.Callback
+
+
+class KerasState(TensorFlowKerasState):
+    """A Keras model with its optimizer, and plain values.
+
+    Args:
+        model: built.
+        optimizer: that of the model where None.
+        **kwargs: names and first values of what else belongs to the state.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(model, optimizer=optimizer, backend=FAMILY.keras.backend, **kwargs)
+
+
+class CommitStateCallback(shared.CommitState, _Callback):  # type: ignore[misc]
+    """Commits a state every so many batches, and at the end of an epoch."""
+
+    family = FAMILY
+
+
+class UpdateBatchStateCallback(shared.UpdateBatchState, _Callback):  # type: ignore[misc]
+    """Keeps `state.batch` at the last batch of this epoch."""
+
+    family = FAMILY
+
+
+class UpdateEpochStateCallback(shared.UpdateEpochState, _Callback):  # type: ignore[misc]
+    """Keeps `state.epoch` at the number of epochs done."""
+
+    family = FAMILY
