@@ -108,7 +108,7 @@ def describe(results: Results) -> list[str]:
             workload = link.workload(layout, link.largest)
             told = [
                 f"{setting} {predicted * 1e3:.0f} ({series.p50 * 1e3:.0f})"
-                for setting, predicted in predict(link, layout, link.largest).items()
+                for setting, predicted in predict(link, layout, link.largest, results.facts).items()
                 if (series := results.find(workload, setting)) is not None
             ]
             if told:

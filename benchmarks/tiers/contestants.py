@@ -1,4 +1,4 @@
-"""Who is measured: each has ranks of its own on all hosts, which wait for their turns side by side.
+"""Contestants, each with ranks of its own on all hosts, which wait for their turns side by side.
 
 contestant               all-reduce by
 tiered                   kadril, transport tiered, as under `kadril run`: connections of our own

@@ -36,7 +36,7 @@ def draw_panel(panel: Any, results: Results, layout: Layout, link: Link) -> None
     """One bar per contestant, with its 10th and 90th percentile."""
     bound = link.bound(layout.num_hosts, link.largest)
     workload = link.workload(layout, link.largest)
-    predicted = predict(link, layout, link.largest)
+    predicted = predict(link, layout, link.largest, results.facts)
     names = list(reversed(SUMS))
     for place, name in enumerate(names):
         series = results.find(workload, name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from harness.results import Results
 from layouts import LAYOUTS, SLOW, Layout, Link
 
@@ -16,15 +19,37 @@ from kadril.transport.tiers.cost_model import (
 __all__ = ["MOST_ERROR", "errors_of", "predict"]
 
 MOST_ERROR = 0.2
+NUM_CORES = 2  # of the machine of older results
 
-# A few processes on two cores: what they reach in memory, and how long a wake-up takes.
-MEMORY = TierSpeed(bandwidth=2e9, latency=100e-6)
-LATENCY, OVERHEAD = 200e-6, 50e-6
+# Of a machine that was not calibrated: a few processes on two cores.
+TYPICAL = {
+    "byte_cost": 0.6e-9,
+    "overhead": 50e-6,
+    "latency": 200e-6,
+    "memory": 2e9,
+    "wake_up": 100e-6,
+}
 
 
-def predict(link: Link, layout: Layout, num_bytes: int) -> dict[str, float]:
-    """Return the seconds of an all-reduce, by contestant."""
-    tiers = (MEMORY, TierSpeed(link.bandwidth, LATENCY, OVERHEAD))
+def predict(
+    link: Link, layout: Layout, num_bytes: int, found: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Return the seconds of an all-reduce, by contestant.
+
+    Args:
+        link: of each host.
+        layout: hosts and ranks.
+        num_bytes: of the array.
+        found: facts of the results: their "calibration", and the "cores" of the machine, which all
+            hosts share here.
+    """
+    facts = found or {}
+    known = {**TYPICAL, **facts.get("calibration", {})}
+    cores = facts.get("cores", NUM_CORES) / layout.num_hosts
+    tiers = (
+        TierSpeed(known["memory"], known["wake_up"]),
+        TierSpeed(link.bandwidth, known["latency"], known["overhead"], known["byte_cost"]),
+    )
     topology = grid_topology(*layout)
     schedules = {
         "tiered": tiered_schedule(topology, num_bytes),
@@ -35,7 +60,7 @@ def predict(link: Link, layout: Layout, num_bytes: int) -> dict[str, float]:
         "gloo": ring_schedule(*layout, num_bytes),
         "gloo, round robin": ring_schedule(*layout, num_bytes, round_robin=True),
     }
-    return {name: schedule.seconds(tiers) for name, schedule in schedules.items()}
+    return {name: schedule.seconds(tiers, cores) for name, schedule in schedules.items()}
 
 
 def errors_of(results: Results) -> dict[str, float]:
@@ -44,7 +69,7 @@ def errors_of(results: Results) -> dict[str, float]:
     for layout in LAYOUTS:
         for num_bytes in sorted(SLOW.sizes)[-2:]:
             workload = SLOW.workload(layout, num_bytes)
-            for name, predicted in predict(SLOW, layout, num_bytes).items():
+            for name, predicted in predict(SLOW, layout, num_bytes, results.facts).items():
                 series = results.find(workload, name)
                 if series is not None:
                     errors[f"{workload}, {name}"] = predicted / series.p50 - 1

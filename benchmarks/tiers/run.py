@@ -8,6 +8,7 @@ and leaves the others in today's file as they are.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness is
 
+from calibration import calibrate
 from check_bars import check_bars, describe
 from contestants import SUMS, TRAININGS
 from harness.claim import Claim
@@ -37,10 +39,12 @@ SUM_WORKLOADS = {
 
 def measure(num_rounds: int, wanted: Sequence[str]) -> Measured:
     """Measure each workload on hosts of its own."""
-    return Measured.join(
+    machine = Measured([], {"calibration": calibrate(), "cores": os.cpu_count()}, {})
+    workloads = (
         measure_training(num_rounds) if name == TRAINING else measure_sums(name, num_rounds)
         for name in wanted
     )
+    return Measured.join([machine, *workloads])
 
 
 def measure_sums(name: str, num_rounds: int) -> Measured:

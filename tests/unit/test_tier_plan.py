@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import pytest
 
 from kadril.errors import ConfigError
@@ -39,61 +40,64 @@ TOPOLOGIES = {name: Topology(hosts) for name, hosts in LAYOUTS.items()} | RACKS
 class Simulation:
     """A plan, played through on integers.
 
-    Rank r gives (r + 1) * 1000003^(place + 1) mod 2^61 at each place: nothing cancels by chance.
+    Rank r gives (r + 1) * 1000003^(place + 1) mod 2^64 at each place: nothing cancels by chance.
 
     Attributes:
-        memory: what each rank has at each place; None where that is nothing yet.
+        memory: what each rank has at each place.
+        is_there: whether it has anything there yet.
         sent: elements that went from one rank to another, by both.
     """
 
     def __init__(self, plan: TierPlan) -> None:
         self.plan = plan
-        ranks, places = range(plan.topology.size), range(plan.num_elements)
-        self.given = [
-            [(rank + 1) * pow(1000003, place + 1, 1 << 61) for place in places] for rank in ranks
-        ]
-        self.memory: list[list[int | None]] = [[None] * len(places) for _ in ranks]
+        powers = np.cumprod(np.full(plan.num_elements, 1000003, np.uint64))
+        self.given = np.arange(1, plan.topology.size + 1, dtype=np.uint64)[:, None] * powers
+        self.memory = np.zeros_like(self.given)
+        self.is_there = np.zeros(self.given.shape, bool)
         self.sent: Counter[tuple[int, int]] = Counter()
 
     def play(self) -> Simulation:
         for host, counts in zip(self.plan.topology.hosts, self.plan.counts, strict=True):
             for rank, places in held_places(host, counts):
-                for place in places:
-                    self.memory[rank][place] = sum(self.given[member][place] for member in host)
+                self.memory[rank, places] = self.given[list(host), places].sum(axis=0)
+                self.is_there[rank, places] = True
         for sums in self.plan.steps:
             for each in sums:
                 self.add(each)
         for sums in reversed(self.plan.steps):
             for each in sums:
+                places = slice(each.begin, each.end)
                 for source, target in each.backward():
                     self.sent[source, target] += each.end - each.begin
-                    part = self.memory[source][each.begin : each.end]
-                    self.memory[target][each.begin : each.end] = part
+                    self.memory[target, places] = self.memory[source, places]
+                    self.is_there[target, places] = self.is_there[source, places]
         return self
 
     def add(self, each: Sum) -> None:
         assert each.begin < each.end
         for source, target in each.outward():
             self.sent[source, target] += each.end - each.begin
-        for place in range(each.begin, each.end):
-            parts = [self.memory[source][place] for source in each.sources]
-            assert None not in parts, "a source has no partial sum of these elements"
-            for owner in each.owners:
-                self.memory[owner][place] = sum(part for part in parts if part is not None)
+        places, sources = slice(each.begin, each.end), list(each.sources)
+        assert self.is_there[sources, places].all(), "a source has no partial sum of these elements"
+        total = self.memory[sources, places].sum(axis=0)
+        for owner in each.owners:
+            self.memory[owner, places] = total
+            self.is_there[owner, places] = True
 
     def check(self) -> None:
         """Every host has the sum of all ranks, in the pieces that its ranks hold."""
-        expected = [sum(values) for values in zip(*self.given, strict=True)]
+        expected = self.given.sum(axis=0)
         for host, counts in zip(self.plan.topology.hosts, self.plan.counts, strict=True):
             assert sum(counts) == self.plan.num_elements
             for rank, places in held_places(host, counts):
-                assert all(self.memory[rank][place] == expected[place] for place in places)
+                assert self.is_there[rank, places].all()
+                assert (self.memory[rank, places] == expected[places]).all()
 
 
-def held_places(host: Sequence[int], counts: Sequence[int]) -> list[tuple[int, range]]:
+def held_places(host: Sequence[int], counts: Sequence[int]) -> list[tuple[int, slice]]:
     ends = list(accumulate(counts))
     return [
-        (rank, range(end - count, end)) for rank, count, end in zip(host, counts, ends, strict=True)
+        (rank, slice(end - count, end)) for rank, count, end in zip(host, counts, ends, strict=True)
     ]
 
 

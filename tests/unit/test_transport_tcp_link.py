@@ -122,3 +122,27 @@ def test_a_peer_that_reads_nothing_is_not_dead(ends: tuple[socket.socket, ...]) 
         a.push()
         a.check_alive(timeout=5.0)
     assert not a.is_ended
+
+
+class Interrupted(socket.socket):
+    """A socket whose user is interrupted right after something was sent."""
+
+    def sendmsg(self, *arguments: object) -> int:  # type: ignore[override]
+        super().sendmsg(*arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_sending_ends_the_connection(ends: tuple[socket.socket, ...]) -> None:
+    """The other side took the last word for the rest of a packet, and called it nonsense."""
+    ours = Interrupted(fileno=ends[0].detach())
+    a, b = TcpLink(ours, 1), TcpLink(ends[1], 0)
+    transfer, length = Transfer(), 16 * MAX_FRAME  # more than the kernel takes at once
+    b.expect(PACKET, memoryview(bytearray(length)), transfer)
+    a.send(PACKET, memoryview(bytes(length)), transfer)
+    with pytest.raises(KeyboardInterrupt):
+        a.push()
+    a.say_last(Ending("revoked", 0, 0, "KeyboardInterrupt"))
+    wait_for_end(b)
+    assert b.loss == "closed by the other side"
+    assert b.ending is None
+    a.close()

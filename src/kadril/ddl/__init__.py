@@ -38,6 +38,7 @@ DDL had three interfaces; the names of all are here:
 
 from __future__ import annotations
 
+import kadril.needs_torch  # noqa: F401 - says what to install
 from kadril.ddl.broadcasting import bcast, bcast_, bcast_n_
 from kadril.ddl.call_log import CallRecord
 from kadril.ddl.dump_file import Dump, read_dump

@@ -62,7 +62,7 @@ def write_dump(
         with os.fdopen(descriptor, "wb") as file:
             file.write(f"{MAGIC} {len(head)}\n{head}\n".encode())
             for each in flat.values():
-                file.write(as_bytes(each).numpy().tobytes())
+                file.write(as_bytes(each).tobytes())
         return link_to_number(Path(draft), directory)
     finally:
         Path(draft).unlink()
@@ -85,7 +85,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no dump file, or not a whole one.
+        ValueError: it is not a dump file, or not a whole one.
     """
     data = Path(path).read_bytes()
     try:
@@ -96,7 +96,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         num_bytes = int(length)
         facts: dict[str, Any] = json.loads(rest[:num_bytes])
         return Dump(facts, dict(read_arrays(facts.pop("arrays"), rest[num_bytes + 1 :])))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is no whole file of kind {MAGIC!r}: {error}") from None
 
 

@@ -44,8 +44,8 @@ class CheckedCall(NamedTuple):
     Attributes:
         call: what was reduced.
         inputs: what this rank gave.
-        values: what came of it.
-        references: what should have come of it.
+        values: the results.
+        references: the expected results.
         floors: see `checking.py`.
         limit: the largest error that is allowed.
         way: how it was reduced.
@@ -65,7 +65,7 @@ class CheckedCall(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What all ranks know of a failure.
+    """Facts about a failure that all ranks know.
 
     Attributes:
         rank: that saw the largest error.
@@ -114,7 +114,7 @@ def to_json(finding: Finding) -> list[Any]:
 
 
 def from_json(values: list[Any]) -> Finding:
-    """A finding, as it was told."""
+    """Read a finding from what `to_json` made of it."""
     parameter, element, value, reference, error, num_wrong = values
     return Finding(parameter, element, plain(value), plain(reference), error, num_wrong)
 

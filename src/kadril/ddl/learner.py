@@ -43,7 +43,7 @@ ADVICE = "Give every learner the same arguments of init(), and every host the sa
 
 
 class Learner(NamedTuple):
-    """What `init()` returns: `rank, size, device_id = init(4)`.
+    """Result of `init()`: `rank, size, device_id = init(4)`.
 
     Attributes:
         rank: of this process.
@@ -100,7 +100,7 @@ def init(num_gpu: int | str = 0, mode: str | None = None) -> Learner:
         number; `Learner.device` is the CPU then.
 
     Raises:
-        ConfigError: an option that there is not, or the product of the dimensions is not the number
+        ConfigError: an unknown option, or the product of the dimensions is not the number
             of learners; on every rank.
         MismatchError: learners were given different arguments; on every rank.
         AlreadyInitializedError: called again with other arguments.
@@ -199,7 +199,7 @@ def close_session() -> None:
 
 
 def find_started() -> Started:
-    """What `init()` started.
+    """Return what `init()` started.
 
     Raises:
         NotInitializedError: it was not called, or `finalize()` was since.

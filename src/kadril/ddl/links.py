@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from kadril.transport.agreement import allgather_json
 from kadril.transport.base import Message, Transport
+from kadril.transport.tiers.tier_probe import pair_up
 from kadril.world import Layout
 
-__all__ = ["Link", "find_slow_link", "pair_up", "probe_links"]
+__all__ = ["Link", "find_slow_link", "probe_links"]
 
 PROBE_BYTES = 512 << 10
 NUM_TRIES = 2
@@ -43,16 +44,6 @@ class Link(NamedTuple):
     def rate(self) -> float:
         """Bytes per second in each direction."""
         return PROBE_BYTES / max(self.seconds, 1e-9)
-
-
-def pair_up(num_hosts: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds of pairs such that every two hosts meet once, and none twice in a round."""
-    places: list[int | None] = [*range(num_hosts), *([None] if num_hosts % 2 else [])]
-    for _ in range(len(places) - 1):
-        half = len(places) // 2
-        pairs = zip(places[:half], reversed(places[half:]), strict=True)
-        yield [(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None]
-        places = [places[0], places[-1], *places[1:-1]]
 
 
 def probe_links(transport: Transport, layout: Layout) -> list[Link]:
@@ -92,7 +83,7 @@ def exchange_time(transport: Transport, peer: int | None, num_bytes: int) -> flo
 def find_slow_link(links: Sequence[Link]) -> tuple[Link, int | None] | None:
     """The slowest link, where it stands out among the others.
 
-    A host whose uplink is slow has no quick link at all. So the quickest link of each host tells of
+    A host whose uplink is slow has no quick link at all. So the quickest link of each host shows
     its uplink, and a link that is slower than both of its uplinks is slow by itself.
 
     Returns:

@@ -53,7 +53,7 @@ class Mode(NamedTuple):
 
     @property
     def way(self) -> str:
-        """How it reduces here: "tiers", "flat", "scatter" or "explore"."""
+        """Way of reducing: "tiers", "flat", "scatter" or "explore"."""
         return ALGORITHMS[self.algorithm][1]
 
     @property
@@ -89,9 +89,9 @@ class Options:
 
 
 def read_options(mode: str | None, environment: Mapping[str, str]) -> tuple[Options, list[str]]:
-    """Return the options of `init(mode=...)` and of DDL_OPTIONS together, and what to tell of it.
+    """Return the options of `init(mode=...)` and of DDL_OPTIONS together, and notes on them.
 
-    Where both give an option, the argument wins, and that is told.
+    Where both give an option, the argument wins, and a note says so.
 
     Raises:
         ConfigError: one of the texts cannot be read.
@@ -110,7 +110,7 @@ def parse_options(text: str) -> Options:
     """Read a text such as "-mode n:4x3 -dump_iter 100".
 
     Raises:
-        ConfigError: an option that there is not, or a value that it cannot have.
+        ConfigError: an unknown option, or a value that it cannot have.
     """
     return Options(**parse_text(text, "mode"))  # type: ignore[arg-type]
 

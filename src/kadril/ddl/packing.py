@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from kadril.collectives.memory import as_source
-from kadril.transport.buffer import TORCH_DTYPES, Array, as_buffer, as_bytes
+from kadril.transport.buffer import Array, as_buffer
+from kadril.transport.tensor import TORCH_DTYPES, tensor_bytes
 
 __all__ = ["DTYPE_OF_NAME", "Parcel", "pack", "parts_of", "unpack", "write_back"]
 
@@ -41,7 +42,7 @@ def pack(arrays: Sequence[Array], operation: str) -> list[Parcel]:
     """Pack arrays into new memory; dtypes in the order in which they first appear.
 
     Raises:
-        TypeError: something in the list is no array.
+        TypeError: something in the list is not an array.
         ValueError: a tensor requires a gradient.
         UnsupportedError: a dtype that transports do not move.
     """
@@ -49,7 +50,7 @@ def pack(arrays: Sequence[Array], operation: str) -> list[Parcel]:
     for place, array in enumerate(arrays):
         source = as_source(on_cpu(array), operation)
         dtype = DTYPE_OF_NAME[as_buffer(source).dtype.name]
-        groups.setdefault(dtype, []).append((place, as_bytes(source)))
+        groups.setdefault(dtype, []).append((place, tensor_bytes(source)))
     parcels = []
     for dtype, members in groups.items():
         flat = torch.cat([memory for _, memory in members]).view(dtype)

@@ -1,4 +1,4 @@
-"""What learners reduce, as they describe it to each other where they do not agree.
+"""Descriptions of the parameters that learners reduce, exchanged where they do not agree.
 
 DDL pairs calls up by their order, and learners that reduced different parameters waited for each
 other for ever. Here every call has a name that ends with a digest of its parameters:
@@ -99,7 +99,7 @@ def describe_parameters(arrays: Sequence[Array], names: Sequence[str] | None) ->
 
 @contextlib.contextmanager
 def compared(transport: Transport, call: ParameterCall) -> Iterator[None]:
-    """Tell a mismatch in the words of parameters; what is called inside has the name of the call.
+    """Describe a mismatch by its parameters; what is called inside has the name of the call.
 
     Raises:
         MismatchError: on every rank of the transport.

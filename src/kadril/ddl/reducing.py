@@ -42,14 +42,14 @@ def all_reduce(
             the all-reduce that does not know of hosts. `last_reduction().way` says which it was.
         check: where more than 0, make the result a second time in an independent way, and compare:
             |value - reference| / max(|reference|, floor) may be at most `check`, and no value may
-            be NaN or infinite. The floor is told in `checking.py`.
+            be NaN or infinite. See `checking.py` for the floor.
         name: compared between learners, and shown in errors.
 
     Raises:
         CheckError: the two do not agree on some learner; on all of them. Those that saw it have
             written `ddl.dumpNNN` to their working directory.
         MismatchError: learners reduce different parameters; on all of them.
-        ValueError: `x` requires a gradient; the average of integers; an op that there is not.
+        ValueError: `x` requires a gradient; the average of integers; an unknown op.
         NotInitializedError: `init()` was not called.
     """
     result: AnyArray
@@ -186,7 +186,7 @@ def reduced(
 
 
 def scale_of(op: str, arrays: Sequence[Array], num_learners: int) -> float:
-    """What sums are multiplied by.
+    """Return the factor that sums are multiplied by.
 
     Raises:
         ValueError: there is no such op; the average of integers.

@@ -64,7 +64,7 @@ def describe_statistics(
 
 
 def tier_name(layout: Layout) -> str:
-    """What a reduction crosses, where the transport does not tell its tiers apart."""
+    """Name what a reduction crosses, where the transport does not tell its tiers apart."""
     if layout.size == 1:
         return "one learner"
     return "within the host" if len(layout.hosts) == 1 else "all learners"
@@ -130,7 +130,7 @@ class SlowLearners:
 
 
 def describe_slow(found: Statistics, rank: int, layout: Layout, hosts: Sequence[str]) -> str:
-    """Return what to tell of a learner that is slow for long."""
+    """Return the warning about a learner that has been slow for long."""
     cores = found.cores[rank]
     rivals = [
         other

@@ -24,7 +24,7 @@ __all__ = ["Reduction", "Session"]
 
 
 class Reduction(NamedTuple):
-    """What a call of `all_reduce` or `all_reduce_n` asks for.
+    """Reduction that a call of `all_reduce` or `all_reduce_n` asks for.
 
     Attributes:
         call: what learners must agree on.
@@ -42,7 +42,7 @@ class Reduction(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of all parcels."""
+        """Size of all parcels together."""
         return sum(parcel.flat.nbytes for parcel in self.parcels)
 
 
@@ -68,6 +68,8 @@ class Session:
         ways = ways_of(world, self._flat)
         self._exploration = Exploration(ways, world.transport) if mode.way == "explore" else None
         self._way = ways["tiers" if self._exploration else mode.way]
+        if self._exploration is not None:
+            self._tune()
         self._baseline = baseline_of(world, self._flat)
         self._num_calls = 0
         self._report_log = CallLog()
@@ -116,7 +118,7 @@ class Session:
     def _run(self, way: Way, reduction: Reduction, parcels: Sequence[Parcel]) -> None:
         call = reduction.call
         if way.transport is not self.transport or not parcels:
-            # Learners that go different ways would wait for each other in vain, so they meet where
+            # Learners that go different ways would wait for each other forever, so they meet where
             # all of them come. MPI itself compares nothing and names nobody.
             with compared(self.transport, call):
                 self.transport.barrier(name=call.name)
@@ -162,6 +164,12 @@ class Session:
         self.tell(describe_slow(found, rank, self.world.layout, self._hosts))
         if self._exploration is not None:
             self._exploration.forget()
+
+    def _tune(self) -> None:
+        """Choose ways by the speed of the tiers, for mode p; collective."""
+        lines = self.world.transport.tune()
+        if lines and self.options.dbg_level:
+            self.tell("\n".join(f"ddl: {line}" for line in lines))
 
     def _check(self, reduction: Reduction, inputs: Sequence[Parcel], way: Way) -> None:
         """Compare a result with that of the reference; collective."""

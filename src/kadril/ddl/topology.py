@@ -52,7 +52,7 @@ def suggest(mode: Mode, layout: Layout) -> Mode:
 
 
 def find_contradiction(mode: Mode, layout: Layout) -> str:
-    """Return what to tell of dimensions that are not those of the hosts, or an empty string."""
+    """Return a note on dimensions that are not those of the hosts, or an empty string."""
     if not mode.dims or mode.way == "flat":
         return ""  # a ring goes round all learners, wherever they are
     per_host, num_hosts = mode.dims[0], math.prod(mode.dims[1:])

@@ -66,12 +66,12 @@ def ways_of(world: World, flat: Transport) -> dict[str, Way]:
 
 
 def baseline_of(world: World, flat: Transport) -> Way:
-    """What `mpi=True` runs: MPI_Allreduce where MPI started the ranks, else the flat transport."""
+    """Return the way of `mpi=True`: MPI_Allreduce where MPI started the ranks, else `flat`."""
     return mpi_way(world) if world.communicator is not None else whole_way(flat)
 
 
 def reference_of(world: World, flat: Transport) -> Way:
-    """What `check` compares with."""
+    """Return the way whose results `check` compares with."""
     return mpi_way(world) if world.communicator is not None else in_order_way(flat)
 
 

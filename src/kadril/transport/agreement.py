@@ -1,4 +1,4 @@
-"""Agreement: ranks find out together whether they can go on, and raise together where not.
+"""Agreement: ranks find out together whether they can continue, and raise together where not.
 
 A rank that raised alone would leave the others waiting in the next collective.
 
@@ -28,7 +28,7 @@ SAME_MODEL = "Build the same model and optimizer on every rank, in the same orde
 
 
 class Peers(NamedTuple):
-    """Ranks that agree on something over another thing than a transport.
+    """Ranks that agree on something over anything but a transport.
 
     Attributes:
         ranks: the number of each, as errors name it, in the order of `gather`.

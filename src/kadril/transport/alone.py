@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-import torch
-
 from kadril.config import Config
 from kadril.errors import KadrilError
 from kadril.transport.base import Transport
+from kadril.transport.buffer import Memory
 from kadril.transport.network_group import Packet
 from kadril.transport.network_transport import NetworkTransport
 
@@ -33,7 +32,7 @@ class AloneTransport(NetworkTransport):
     def _subgroup(self, members: Sequence[int], label: str, number: int) -> AloneTransport:
         return AloneTransport(self.world_ranks[0], self.config)
 
-    def _meet(self, record: torch.Tensor) -> NoReturn:
+    def _meet(self, record: Memory) -> NoReturn:
         raise AssertionError("there is nobody to meet")
 
     def _start_exchange(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> NoReturn:

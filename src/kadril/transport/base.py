@@ -1,4 +1,4 @@
-"""What every transport is: it moves memory between the ranks of one group, in program order.
+"""Base of all transports, which move memory between the ranks of one group, in program order.
 
 A transport is blocking and ordered: every rank of the group makes the same calls in the same order.
 Asynchrony, names in any order and fusion belong to the engine above it. What every transport holds:
@@ -43,7 +43,7 @@ LateListener: TypeAlias = Callable[[Sequence[int], float], None]
 class Transport(abc.ABC):
     """Moves memory between the ranks of one group.
 
-    The layers above ask what a transport can, never which one it is.
+    The layers above ask what a transport can do, never which one it is.
 
     Attributes:
         kind: its name, for people: "shm", "c10d", ...
@@ -59,7 +59,7 @@ class Transport(abc.ABC):
         shared_memory: what the ranks share, where they share memory; None elsewhere.
         memory_host: where only ranks of one host share memory, the number of this rank's host:
             `split(memory_host)` gives a transport whose ranks do. None elsewhere.
-        on_late: told of the ranks that a call waits for; where None, they are logged.
+        on_late: called with the ranks that a call waits for; where None, they are logged.
         hostnames: name of the host of each world rank, for errors; empty where all are on one.
     """
 
@@ -85,7 +85,7 @@ class Transport(abc.ABC):
 
     @property
     def host_memory(self) -> SharedMemory | None:
-        """What this rank shares with those of its host, if they share memory.
+        """Memory that this rank shares with those of its host, if they share any.
 
         Collectives on it are quicker. See `shared_memory` for what all ranks of the group share.
         """
@@ -114,6 +114,32 @@ class Transport(abc.ABC):
         """
         source, target, code = checks.check_allreduce(array, op, out, look=self._look_for(array))
         self._run_allreduce(CheckedReduction(source, target, op, code, prescale, postscale, name))
+
+    def allreduce_many(
+        self,
+        arrays: Sequence[Array],
+        op: Op = "sum",
+        *,
+        outs: Sequence[Array] | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        """Reduce several arrays as `allreduce` does each of them, with the same bits.
+
+        Over tiers the next array is under way before the last bytes of the one before have come.
+        """
+        reductions = []
+        for array, out in zip(arrays, arrays if outs is None else outs, strict=True):
+            source, target, code = checks.check_allreduce(
+                array, op, None if out is array else out, look=self._look_for(array)
+            )
+            reductions.append(CheckedReduction(source, target, op, code, prescale, postscale, name))
+        self._run_allreduce_many(reductions)
+
+    def _run_allreduce_many(self, reductions: Sequence[CheckedReduction]) -> None:
+        for reduction in reductions:
+            self._run_allreduce(reduction)
 
     def reduce(
         self,
@@ -236,6 +262,17 @@ class Transport(abc.ABC):
             None where this one does not know of them either. The caller closes it.
         """
         return None
+
+    def tune(self, *, again: bool = False) -> list[str]:
+        """Measure links, and choose by that which way arrays of each size take; collective.
+
+        Args:
+            again: measure even where the same hosts have been measured before.
+
+        Returns:
+            What is known now, as lines for people; empty where there is nothing to choose.
+        """
+        return []
 
     @abc.abstractmethod
     def revoke(self, reason: str = "") -> None:

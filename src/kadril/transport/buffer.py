@@ -1,22 +1,39 @@
 """A buffer: memory with an element type, as transports see it.
 
 Transports take contiguous torch tensors and numpy arrays. `as_buffer` looks at one of them once
-and gives its address, count and dtype; nothing is copied.
+and gives its address, count and dtype; nothing is copied. What needs torch is in `tensor.py`, which
+is loaded when the first tensor comes: a program without torch never loads it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from kadril.errors import UnsupportedError
 
-__all__ = ["Array", "Buffer", "DType", "as_buffer", "as_bytes"]
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
 
-Array: TypeAlias = torch.Tensor | npt.NDArray[np.generic]
+__all__ = [
+    "Array",
+    "Buffer",
+    "DType",
+    "Memory",
+    "address_of",
+    "as_buffer",
+    "as_bytes",
+    "is_tensor",
+    "unsupported_dtype",
+]
+
+Array: TypeAlias = "torch.Tensor | npt.NDArray[Any]"
+
+Memory: TypeAlias = npt.NDArray[np.uint8]  # bytes, contiguous
 
 
 class DType(NamedTuple):
@@ -51,7 +68,7 @@ DTYPES = {
 
 FIRST_COMPLEX = DTYPES["complex64"].code
 
-TORCH_DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
+# With bfloat16 since an array of it came: ml_dtypes defines it, which comes with TensorFlow or JAX.
 NUMPY_DTYPES = {np.dtype(name): dtype for name, dtype in DTYPES.items() if name != "bfloat16"}
 
 
@@ -70,61 +87,77 @@ class Buffer(NamedTuple):
         return self.count * self.dtype.itemsize
 
 
-def as_buffer(array: Array) -> Buffer:
-    """Look at a tensor or array in CPU memory as a buffer.
+def is_tensor(array: object) -> TypeIs[torch.Tensor]:
+    """Whether it is a torch tensor; no program has one that has not loaded torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def as_buffer(array: Array | Buffer) -> Buffer:
+    """Look at a tensor or array in CPU memory as a buffer; a buffer is returned as it is.
 
     Raises:
         TypeError: neither a torch tensor nor a numpy array.
         UnsupportedError: its dtype is not one that transports move, or it is not in CPU memory.
         ValueError: it is not contiguous, not writeable (numpy), or conjugated lazily (torch).
     """
-    if isinstance(array, torch.Tensor):
-        dtype = TORCH_DTYPES.get(array.dtype)
-        if dtype is None:
-            raise UnsupportedError(
-                f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
-            )
-        if not array.is_cpu:
-            raise UnsupportedError(
-                f"a tensor on {array.device} cannot go through CPU memory; use the c10d transport"
-                " with a backend of that device, or tensor.cpu()"
-            )
-        if not array.is_contiguous():
-            raise ValueError(
-                f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()"
-            )
-        if array.is_neg() or (dtype.code >= FIRST_COMPLEX and array.is_conj()):
-            raise ValueError(
-                "the tensor is conjugated or negated lazily, its memory is not; use"
-                " .resolve_conj().resolve_neg()"
-            )
-        # Past the generated __new__, which costs more than all of the above.
-        return tuple.__new__(Buffer, (array.data_ptr(), array.numel(), dtype, array.shape, array))
     if isinstance(array, np.ndarray):
         return as_numpy_buffer(array)
+    if is_tensor(array):
+        found: Buffer = tensors().as_tensor_buffer(array)
+        return found
+    if isinstance(array, Buffer):
+        return array
     raise TypeError(f"expected a torch tensor or a numpy array, got {type(array).__name__}")
 
 
-def as_numpy_buffer(array: npt.NDArray[np.generic]) -> Buffer:
+def tensors() -> Any:
+    """Return `tensor.py`, loaded once; the statement for it would take a microsecond each time."""
+    module = sys.modules.get("kadril.transport.tensor")
+    if module is None:
+        from kadril.transport import tensor as module
+    return module
+
+
+def as_numpy_buffer(array: npt.NDArray[Any]) -> Buffer:
     """`as_buffer` of a numpy array."""
     dtype = NUMPY_DTYPES.get(array.dtype)
     if dtype is None:
-        raise UnsupportedError(
-            f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
-        )
+        dtype = dtype_by_name(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError(
             f"the array of shape {array.shape} is not contiguous; use np.ascontiguousarray"
         )
     if not array.flags.writeable:
         raise ValueError("the array is read-only; use .copy()")
-    return Buffer(array.__array_interface__["data"][0], array.size, dtype, array.shape, array)
+    return Buffer(address_of(array), array.size, dtype, array.shape, array)
 
 
-def as_bytes(array: Array) -> torch.Tensor:
-    """The memory of a contiguous tensor or array as a flat uint8 tensor, without a copy."""
-    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-    # `.data`, not `.detach()`: what a collective writes is no operation of torch by whatever means,
-    # and autograd counts those. By its own strides an empty or one-element tensor need not look
-    # contiguous to `view`.
-    return tensor.data.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+def dtype_by_name(dtype: np.dtype[Any]) -> DType:
+    """Find bfloat16, which is no type of numpy's own and known by its name only.
+
+    Others are not looked for by name: float32 of another byte order has the same one.
+    """
+    if dtype.name != "bfloat16" or dtype.itemsize != 2:
+        raise unsupported_dtype(dtype)
+    found = NUMPY_DTYPES[dtype] = DTYPES["bfloat16"]
+    return found
+
+
+def unsupported_dtype(dtype: object) -> UnsupportedError:
+    """Return the error about a dtype that transports do not move."""
+    return UnsupportedError(f"dtype {dtype} is not supported; use one of {', '.join(DTYPES)}")
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Return where the memory of an array begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def as_bytes(array: Array) -> Memory:
+    """Return the memory of a contiguous tensor or array as flat bytes, without a copy."""
+    if is_tensor(array):
+        memory: Memory = tensors().tensor_bytes(array).numpy()
+        return memory
+    return array.reshape(-1).view(np.uint8)

@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from kadril.config import Config
 from kadril.errors import KadrilError, RendezvousError, name_ranks
+from kadril.transport.buffer import Memory
 from kadril.transport.ending import SURE, Ending
 from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
 from kadril.transport.network_group import Completion, Packet
@@ -211,11 +212,11 @@ class C10dTransport(NetworkTransport):
 
     # Movers.
 
-    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+    def _meet(self, record: Memory) -> Memory:
         # As an all-to-all: gloo does that in one step, and a gather in p - 1.
-        given = record.repeat(self.size)
+        given = torch.from_numpy(record).repeat(self.size)
         rows = torch.empty_like(given)
-        lengths = [record.numel()] * self.size
+        lengths = [record.size] * self.size
         options = dist.AllToAllOptions()
         options.timeout = timedelta(seconds=self.config.patience + MARGIN)
         group = self._engine()
@@ -231,7 +232,7 @@ class C10dTransport(NetworkTransport):
         # A thread of gloo's lets go of them a moment later. Were it the last one it would need the
         # GIL for that, and a thread state, which must not be made beside a fork (python_lane.h).
         self._last_met = (work, given, rows)
-        return rows.view(self.size, -1)
+        return rows.view(self.size, -1).numpy()
 
     def _wait(self, work: dist.Work) -> None:
         """Wait for a work that runs in a thread of gloo's; the end of a slice leaves it running."""
@@ -256,9 +257,9 @@ class C10dTransport(NetworkTransport):
         peer = self.rank
         try:
             for peer, memory in recvs:
-                works.append((peer, group.recv([memory], peer, PACKET_TAG)))
+                works.append((peer, group.recv([torch.from_numpy(memory)], peer, PACKET_TAG)))
             for peer, memory in sends:
-                works.append((peer, group.send([memory], peer, PACKET_TAG)))
+                works.append((peer, group.send([torch.from_numpy(memory)], peer, PACKET_TAG)))
         except RuntimeError as error:
             raise self._verdict(str(error), peer) from error
         return functools.partial(self._wait_for_packets, group, works)
@@ -348,7 +349,7 @@ class C10dTransport(NetworkTransport):
         obstacle = self._obstacle(self._notes.endings(), SURE)
         if obstacle is not None:
             return obstacle
-        candidates = broken if silent is None else silent
+        candidates = self._without_store(broken) if silent is None else silent
         failed = self._failed_call(f"gloo says: {words}" if words else "")
         if "timed out" in words.lower():
             late = candidates if suspect is None else [suspect]
@@ -357,12 +358,20 @@ class C10dTransport(NetworkTransport):
             return failed.unknown("gloo")
         return failed.lost([self.world_ranks[rank] for rank in candidates or self._notes.others])
 
+    def _without_store(self, broken: list[int]) -> list[int]:
+        """Return who is lost where the store is gone too, of ranks whose connection is down.
+
+        It goes with the rank that serves it, the first of the world. The others have left since.
+        """
+        server = self.world_ranks.index(0) if 0 in self.world_ranks else None
+        return [server] if server in broken else broken
+
     def _broken_peers(self) -> list[int]:
         """Ranks to which the connection is down."""
         return [peer for peer in self._notes.others if self._is_broken(self._group, peer)]
 
     def _is_broken(self, group: Group, peer: int) -> str:
-        """What gloo says about a connection that is down; nothing about one that is not."""
+        """Return what gloo says about a connection that is down; nothing about one that is not."""
         try:
             group.recv([torch.empty(1, dtype=torch.uint8)], peer, PROBE_TAG)
         except (RuntimeError, AttributeError) as error:  # the latter: another thread has let go
@@ -371,5 +380,5 @@ class C10dTransport(NetworkTransport):
 
 
 def plain_words(words: str) -> str:
-    """What gloo says, without the place in its source and the advice."""
+    """Shorten a message of gloo: without the place in its source and the advice."""
     return re.sub(r"^\[\S+:\d+\] ", "", words).partition(". This is typically")[0]

@@ -21,7 +21,7 @@ MAX_SHOWN = 240  # characters of one call in a message
 
 
 class Call(NamedTuple):
-    """What one rank asks for.
+    """One collective, as one rank asks for it.
 
     Attributes:
         operation: the name of the collective.
@@ -45,7 +45,7 @@ class Call(NamedTuple):
         return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]}...)"
 
     def digest(self) -> bytes:
-        """Equal for calls that agree in all that ranks must agree in."""
+        """Return bytes that are equal for calls that agree in all that ranks must agree in."""
         compared = "\0".join((self.operation, self.name, *self.common))
         return hashlib.blake2b(compared.encode(), digest_size=DIGEST_BYTES).digest()
 

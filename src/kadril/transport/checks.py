@@ -1,7 +1,7 @@
-"""What one rank can find wrong with a call by itself, before any byte moves.
+"""Checks of a call by one rank alone, before any byte moves.
 
 One function per collective. Each looks at the arguments once and returns the buffers and codes that
-the transport goes on with. They raise
+the transport continues with. They raise
 
     TypeError         an argument of the wrong type, or two dtypes where there must be one
     ValueError        a root, peer or count that does not fit the group; memory that overlaps

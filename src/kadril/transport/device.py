@@ -23,11 +23,12 @@ import torch.distributed as dist
 from kadril.config import Config
 from kadril.errors import KadrilError, UnsupportedError
 from kadril.transport import checks
-from kadril.transport.buffer import DTYPES, TORCH_DTYPES, Array, Buffer
+from kadril.transport.buffer import Array, Buffer, unsupported_dtype
 from kadril.transport.c10d import C10dTransport
 from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.kept_groups import Group, keep_in_children
 from kadril.transport.operands import CheckedAllToAll, CheckedReduction, Message, Op
+from kadril.transport.tensor import TORCH_DTYPES
 
 __all__ = ["DeviceTransport"]
 
@@ -163,7 +164,7 @@ class DeviceTransport(C10dTransport):
     def exchange(
         self, sends: Sequence[Message], recvs: Sequence[Message], *, name: str = ""
     ) -> None:
-        """Send to and receive from any set of neighbours in one call, by way of the host.
+        """Send to and receive from any set of neighbours in one call, through the host.
 
         A rank without neighbours cannot know whether those of the others are on a device, so all of
         them meet on the CPU.
@@ -250,9 +251,7 @@ def as_device_buffer(array: Array) -> Buffer:
         )
     dtype = TORCH_DTYPES.get(array.dtype)
     if dtype is None:
-        raise UnsupportedError(
-            f"dtype {array.dtype} is not supported; use one of {', '.join(DTYPES)}"
-        )
+        raise unsupported_dtype(array.dtype)
     if not array.is_contiguous():
         raise ValueError(
             f"the tensor of shape {tuple(array.shape)} is not contiguous; use .contiguous()"

@@ -1,4 +1,4 @@
-"""What the tcp transport needs to be set up; `kadril.world.switchboard.Switchboard` is that.
+"""Dialer, which connects ranks for tcp; `kadril.world.connector.Connector` is one.
 
 Written as a protocol, since a transport lies below the world and does not import it.
 """

@@ -20,7 +20,7 @@ SURE = KINDS[:-1]
 
 
 class Ending(NamedTuple):
-    """Why a rank left the group.
+    """Reason why a rank left the group.
 
     Attributes:
         kind: one of `KINDS`.

@@ -9,6 +9,7 @@ from typing import TypedDict
 from kadril._native import Failure
 from kadril.errors import (
     ClosedError,
+    DeadlockError,
     ForkedError,
     KadrilError,
     NoRoomError,
@@ -32,6 +33,8 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
         return retold(failure)
     if reason in ("peer_lost", "peer_left", "stalled", "revoked"):
         return peer_error(failure, world_ranks)
+    if reason == "deadlock":
+        return deadlock(failure)
     if reason == "no_room":
         return no_room(failure, world_ranks)
     if reason == "forked":
@@ -49,7 +52,7 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
 
 
 def retold(failure: Failure) -> Exception:
-    """An error of another transport, told of the request that it ended."""
+    """Return an error of another transport as one about the request that it ended."""
     cause = failure.cause
     if not isinstance(cause, PeerError):
         return cause or KadrilError(failure.detail)
@@ -123,8 +126,21 @@ def stalled(failure: Failure, world_ranks: Sequence[int], where: str, fields: Fi
     )
 
 
+def deadlock(failure: Failure) -> DeadlockError:
+    """The exception for ranks that wait for each other in different groups."""
+    lines = "".join(f"\n    {line}" for line in failure.calls)
+    return DeadlockError(
+        f"deadlock, found in {failure.detail} after {failure.elapsed:.3f} s: these ranks wait for"
+        f" each other, and no other thread of theirs could end it:{lines}\nLet all ranks make their"
+        " calls of different groups in the same order.",
+        failure.calls,
+        operation=failure.detail.partition("(")[0],
+        elapsed=failure.elapsed,
+    )
+
+
 def no_room(failure: Failure, world_ranks: Sequence[int]) -> NoRoomError:
-    """The exception for memory that could not be had."""
+    """The exception for memory that could not be allocated."""
     who = f"rank {world_ranks[failure.member]}: " if failure.member >= 0 else ""
     have = f", {failure.available:,} can be had" if failure.available >= 0 else ""
     return NoRoomError(

@@ -22,7 +22,7 @@ def close_in_children(sock: socket.socket) -> socket.socket:
 
 
 def close_all() -> None:
-    """In a child made by fork."""
+    """Close the sockets of the parent in a child made by fork."""
     for sock in list(_sockets):
         sock.close()
 

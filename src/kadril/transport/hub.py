@@ -1,4 +1,4 @@
-"""What a transport needs to be set up between ranks of one host; `kadril.world.hub.Hub` is that.
+"""Hub, by which ranks of one host set a transport up; `kadril.world.hub.Hub` is one.
 
 Written as a protocol, since a transport lies below the world and does not import it.
 """

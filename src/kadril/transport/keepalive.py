@@ -1,4 +1,4 @@
-"""How the kernel finds out that the other side of a TCP connection is gone, and that it is back."""
+"""Liveness of TCP connections: the kernel finds out that the other side is gone, or is back."""
 
 from __future__ import annotations
 

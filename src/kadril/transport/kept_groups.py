@@ -55,7 +55,7 @@ def hold(group: Group) -> None:
 
 
 def hold_all() -> None:
-    """In a child made by fork(): end none of the parent's groups."""
+    """Hold the parent's groups in a child made by fork(), so that it ends none of them."""
     for group in living:
         hold(group)
 

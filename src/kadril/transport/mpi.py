@@ -11,7 +11,7 @@ rank that left says so (`mpi_notices.py`). A rank that dies takes the whole job 
 it, unless the job runs with fault tolerance (Open MPI: `mpirun --with-ft ulfm`); then it is a
 `PeerLost` with its rank.
 
-MPI is neither initialized nor finalized here: who imported mpi4py did that.
+MPI is neither initialized nor finalized here: whoever imported mpi4py did that.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from mpi4py import MPI
 
 from kadril.config import Config
 from kadril.errors import KadrilError, StateError
+from kadril.transport.buffer import Memory
 from kadril.transport.call import Call
 from kadril.transport.mpi_notices import NoticeBoard
 from kadril.transport.network_group import Completion, Packet
@@ -125,8 +125,8 @@ class MpiTransport(NetworkTransport):
 
     # Movers.
 
-    def _meet(self, record: torch.Tensor) -> torch.Tensor:
-        rows = torch.empty((self.size, record.numel()), dtype=torch.uint8)
+    def _meet(self, record: Memory) -> Memory:
+        rows = np.empty((self.size, record.size), dtype=np.uint8)
         rows[self.rank] = record
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         self._raise_obstacle()  # the group may have been given up while this rank was busy
@@ -181,7 +181,7 @@ class MpiTransport(NetworkTransport):
                 return
             now = time.monotonic()
             if now < end_of_spin:
-                time.sleep(0)  # lets another thread, or another rank on this core, go on
+                time.sleep(0)  # lets another thread, or another rank on this core, continue
                 continue
             if now - self._last_notice > NOTICE_INTERVAL:
                 self._last_notice = now
@@ -252,7 +252,7 @@ class MpiTransport(NetworkTransport):
 def pieces(packets: Sequence[Packet]) -> list[tuple[int, npt.NDArray[np.uint8]]]:
     """Packets as MPI takes them: arrays of a length that any MPI can count."""
     return [
-        (peer, memory.numpy()[begin:end])
+        (peer, memory[begin:end])
         for peer, memory in packets
-        for begin, end in segments(memory.numel(), MAX_MESSAGE)
+        for begin, end in segments(memory.size, MAX_MESSAGE)
     ]

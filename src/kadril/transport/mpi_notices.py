@@ -78,7 +78,7 @@ class NoticeBoard:
         return int(number[0])
 
     def open_group(self, number: int) -> int:
-        """Take part in a group: the first of its tags.
+        """Take part in a group; return the first of its tags.
 
         Raises:
             StateError: this MPI has no more tags.
@@ -124,7 +124,7 @@ class NoticeBoard:
                 self._sent.append((self.comm.Isend([data, MPI.BYTE], rank, NOTICE_TAG), data))
 
     def read(self, group: int) -> dict[int, Ending]:
-        """Why ranks have left a group, by rank, as far as has come."""
+        """Return why ranks have left a group, by rank, as far as notices have come."""
         status = MPI.Status()
         with self._lock:
             while self.comm.Iprobe(MPI.ANY_SOURCE, NOTICE_TAG, status):
@@ -143,5 +143,5 @@ class NoticeBoard:
 
 
 def free_board(comm: MPI.Comm, keyval: int, board: NoticeBoard) -> None:
-    """Called when the user frees a communicator."""
+    """Give the board up when the user frees its communicator; called by MPI."""
     board.desert()

@@ -6,7 +6,7 @@ and that a rank which fails does not leave the others waiting. The upper half,
 `network_transport.py`, moves the data.
 
     rank 0   allreduce(float32[3], sum) --+
-    rank 1   allreduce(float32[3], sum) --+-- records equal?  yes: go on, with what rode along
+    rank 1   allreduce(float32[3], sum) --+-- records equal?  yes: continue, with what rode along
     rank 2   allreduce(float32[4], sum) --+                    no: MismatchError on all of them
 """
 
@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-import torch
+import numpy as np
 
+from kadril import _native
 from kadril.config import Config
 from kadril.errors import (
     ClosedError,
@@ -37,7 +38,7 @@ from kadril.errors import (
     UnsupportedError,
 )
 from kadril.transport.base import LateListener
-from kadril.transport.buffer import as_bytes
+from kadril.transport.buffer import Memory, as_bytes
 from kadril.transport.call import DIGEST_BYTES, MAX_SHOWN, Call, mismatch
 from kadril.transport.ending import KINDS, Ending
 from kadril.transport.peer_errors import FailedCall, name_peers, reason_given, revoked_text
@@ -45,7 +46,7 @@ from kadril.transport.shared_memory import SharedMemory
 
 __all__ = ["INLINE_BYTES", "Completion", "NetworkGroup", "Packet"]
 
-Packet: TypeAlias = tuple[int, torch.Tensor]  # (peer, its bytes): never empty, never to oneself
+Packet: TypeAlias = tuple[int, Memory]  # (peer, its bytes): never empty, never to oneself
 
 Completion: TypeAlias = Callable[[], None]  # waits until the packets of an exchange are through
 
@@ -109,7 +110,7 @@ class NetworkGroup(abc.ABC):
     # What an engine supplies.
 
     @abc.abstractmethod
-    def _meet(self, record: torch.Tensor) -> torch.Tensor:
+    def _meet(self, record: Memory) -> Memory:
         """All-gather a short record: row r of the result is what rank r gave. All rows are as long.
 
         Ranks wait for each other here, so here a late rank is named and a dead one noticed. Never
@@ -177,6 +178,9 @@ class NetworkGroup(abc.ABC):
             self._check_usable(call)
             self.num_calls += 1
             self._call, self._began = call, time.monotonic()
+            record = _native.begin_record(
+                call.operation, call.name, id(self), self.num_calls & 0xFFFFFFFF, self.size
+            )
             try:
                 yield
                 self.num_completed = self.num_calls
@@ -193,6 +197,8 @@ class NetworkGroup(abc.ABC):
                 # this rank.
                 self.revoke(f"{type(error).__name__} in {call.text}")
                 raise
+            finally:
+                _native.end_record(record)
 
     def _check_usable(self, call: Call) -> None:
         """Raise what a call on this group has to raise, if anything."""
@@ -286,7 +292,7 @@ class NetworkGroup(abc.ABC):
 
     # Agreement.
 
-    def _agree(self, call: Call, payload: torch.Tensor | None = None) -> torch.Tensor:
+    def _agree(self, call: Call, payload: Memory | None = None) -> Memory:
         """Compare the calls of all ranks, and give every rank the payloads of all.
 
         A payload is flat bytes, as many on all ranks whose calls agree. Row r of the result is rank
@@ -296,17 +302,17 @@ class NetworkGroup(abc.ABC):
             MismatchError: on all ranks alike; nothing was moved.
         """
         if payload is None:
-            payload = torch.empty(0, dtype=torch.uint8)
+            payload = np.empty(0, dtype=np.uint8)
         if self.size == 1:
-            return payload.view(1, -1)
-        num_inline = payload.numel() if payload.numel() <= INLINE_BYTES else 0
-        record = torch.zeros(DIGEST_BYTES + INLINE_BYTES, dtype=torch.uint8)
-        record[:DIGEST_BYTES] = as_tensor(call.digest())
+            return payload.reshape(1, -1)
+        num_inline = payload.size if payload.size <= INLINE_BYTES else 0
+        record = np.zeros(DIGEST_BYTES + INLINE_BYTES, dtype=np.uint8)
+        record[:DIGEST_BYTES] = as_memory(call.digest())
         record[DIGEST_BYTES : DIGEST_BYTES + num_inline] = payload[:num_inline]
         records = self._meet(record)
         if not bool((records[:, :DIGEST_BYTES] == record[:DIGEST_BYTES]).all()):
             raise self._mismatch(call)
-        if num_inline == payload.numel():
+        if num_inline == payload.size:
             return records[:, DIGEST_BYTES : DIGEST_BYTES + num_inline]
         return self._gather(payload)
 
@@ -315,10 +321,10 @@ class NetworkGroup(abc.ABC):
 
         All ranks see the whole table, so all of them raise, also those whose own pairs agree.
         """
-        row = torch.tensor([sends, recvs], dtype=torch.int64)
-        rows = self._agree(call, as_bytes(row)).contiguous()
-        tables = rows.view(torch.int64).view(self.size, 2, self.size)
-        differences = (tables[:, 0] != tables[:, 1].t()).nonzero().tolist()
+        row = np.array([sends, recvs], dtype=np.int64)
+        rows = np.ascontiguousarray(self._agree(call, as_bytes(row)))
+        tables = rows.view(np.int64).reshape(self.size, 2, self.size)
+        differences = np.argwhere(tables[:, 0] != tables[:, 1].T).tolist()
         if differences:
             sender, receiver = (self.world_ranks[rank] for rank in differences[0])
             raise self._mismatch(
@@ -328,17 +334,16 @@ class NetworkGroup(abc.ABC):
 
     def _mismatch(self, call: Call, detail: str = "") -> MismatchError:
         """Ask every rank what it called; all ranks come here together."""
-        text = torch.zeros(
-            MAX_SHOWN * 4, dtype=torch.uint8
-        )  # utf-8 takes at most 4 bytes a character
+        # UTF-8 takes at most 4 bytes a character.
+        text = np.zeros(MAX_SHOWN * 4, dtype=np.uint8)
         encoded = call.text.encode()
-        text[: len(encoded)] = as_tensor(encoded)
+        text[: len(encoded)] = as_memory(encoded)
         texts = [as_data(row).rstrip(b"\0").decode(errors="replace") for row in self._meet(text)]
         return mismatch(texts, self.world_ranks, detail)
 
-    def _gather(self, payload: torch.Tensor) -> torch.Tensor:
+    def _gather(self, payload: Memory) -> Memory:
         """All-gather flat bytes, as many on every rank."""
-        rows = torch.empty((self.size, payload.numel()), dtype=torch.uint8)
+        rows = np.empty((self.size, payload.size), dtype=np.uint8)
         rows[self.rank] = payload
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         self._exchange(
@@ -354,13 +359,11 @@ def again(failure: KadrilError, call: Call) -> KadrilError:
     return error
 
 
-def as_tensor(data: bytes) -> torch.Tensor:
-    """Return bytes as a tensor."""
-    if not data:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+def as_memory(data: bytes) -> Memory:
+    """Return memory that holds some bytes."""
+    return np.frombuffer(bytearray(data), dtype=np.uint8)
 
 
-def as_data(tensor: torch.Tensor) -> bytes:
-    """A tensor as bytes."""
-    return bytes(tensor.numpy())
+def as_data(memory: Memory) -> bytes:
+    """Return a copy of memory as bytes."""
+    return memory.tobytes()

@@ -24,15 +24,15 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
 from kadril import _native
 from kadril.config import Config
 from kadril.transport import checks
 from kadril.transport.base import Transport
-from kadril.transport.buffer import Buffer, DType, as_bytes
+from kadril.transport.buffer import Buffer, DType, Memory, address_of, as_bytes
 from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
-from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_tensor
+from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_memory
 from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction
 from kadril.transport.slicing import even_parts, segments, view_parts
 
@@ -58,13 +58,13 @@ class Kernel(NamedTuple):
             reduction.source.dtype, reduction.op_code, reduction.prescale, reduction.postscale
         )
 
-    def reduce(self, target: torch.Tensor, sources: Sequence[torch.Tensor]) -> None:
+    def reduce(self, target: Memory, sources: Sequence[Memory]) -> None:
         """Write the reduction of the sources, in their order, to `target`; it may be one."""
-        if target.numel():
+        if target.size:
             _native.reduce_local(
-                [target.data_ptr()],
-                [source.data_ptr() for source in sources],
-                target.numel() // self.dtype.itemsize,
+                [address_of(target)],
+                [address_of(source) for source in sources],
+                target.size // self.dtype.itemsize,
                 self.dtype.code,
                 self.op_code,
                 self.prescale,
@@ -72,10 +72,10 @@ class Kernel(NamedTuple):
             )
 
 
-def buffer_of(memory: torch.Tensor, dtype: DType) -> Buffer:
+def buffer_of(memory: Memory, dtype: DType) -> Buffer:
     """Flat bytes as a buffer of elements."""
-    count = memory.numel() // dtype.itemsize
-    return Buffer(memory.data_ptr(), count, dtype, (count,), memory)
+    count = memory.size // dtype.itemsize
+    return Buffer(address_of(memory), count, dtype, (count,), memory)
 
 
 class NetworkTransport(NetworkGroup, Transport):
@@ -84,7 +84,7 @@ class NetworkTransport(NetworkGroup, Transport):
     def __init__(self, rank: int, size: int, world_ranks: Sequence[int], config: Config) -> None:
         super().__init__(rank, size, world_ranks, config)
         self._num_splits = 0
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = np.empty(0, dtype=np.uint8)
 
     def _subgroup(self, members: Sequence[int], label: str, number: int) -> NetworkTransport:
         """Make a transport for some ranks of this group, in that order; all of them call it.
@@ -137,8 +137,8 @@ class NetworkTransport(NetworkGroup, Transport):
         call = Call("broadcast", (shaped(memory), f"root={root}"), name=name)
         data = as_bytes(memory.array)
         with self._calling(call):
-            if data.numel() <= INLINE_BYTES:
-                data.copy_(self._agree(call, data)[root])
+            if data.size <= INLINE_BYTES:
+                data[...] = self._agree(call, data)[root]
                 return
             self._agree(call)
             if self._is_small(memory) or self.size == 2:
@@ -146,7 +146,7 @@ class NetworkTransport(NetworkGroup, Transport):
                 return
             # The root gives each rank a part, and the ranks give their parts to each other: so the
             # root sends each byte twice at most, instead of once to every rank.
-            parts = even_parts(data.numel(), self.size, 1)
+            parts = even_parts(data.size, self.size, 1)
             views = view_parts(data, parts)
             self._give(root, views, views[self.rank])
             self._share(data, parts)
@@ -160,8 +160,8 @@ class NetworkTransport(NetworkGroup, Transport):
         with self._calling(call):
             self._agree(call)
             mine = view_parts(result, parts)[self.rank]
-            if mine.data_ptr() != source.address:
-                mine.copy_(as_bytes(source.array))
+            if address_of(mine) != source.address:
+                mine[...] = as_bytes(source.array)
             self._share(result, parts)
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
@@ -169,8 +169,8 @@ class NetworkTransport(NetworkGroup, Transport):
         if self.size == 1:
             self._check_usable(Call("allgather_bytes", name=name))
             return [data]
-        rows = torch.empty((self.size, len(data)), dtype=torch.uint8)
-        self.allgatherv(as_tensor(data), rows, [len(data)] * self.size, name=name)
+        rows = np.empty((self.size, len(data)), dtype=np.uint8)
+        self.allgatherv(as_memory(data), rows, [len(data)] * self.size, name=name)
         return [as_data(row) for row in rows]
 
     def _run_reduce_scatterv(self, reduction: CheckedReduction, counts: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ class NetworkTransport(NetworkGroup, Transport):
         with self._calling(call):
             self._agree(call)
             step = max(SEGMENT_BYTES // self.size // 16, 1) * 16  # whole elements of every dtype
-            for begin in range(0, max(view.numel() for view in views), step):
+            for begin in range(0, max(view.size for view in views), step):
                 pieces = [view[begin : begin + step] for view in views]
                 self._reduce_own(kernel, pieces, result[begin : begin + step])
 
@@ -221,7 +221,7 @@ class NetworkTransport(NetworkGroup, Transport):
         """Make a transport for each set of ranks that give the same color."""
         color, key = checks.check_split(color, key, self.rank)
         call = Call("split")
-        record = as_tensor(
+        record = as_memory(
             SPLIT_RECORD.pack(color is not None, color or 0, key, self._new_number())
         )
         with self._calling(call):
@@ -243,7 +243,7 @@ class NetworkTransport(NetworkGroup, Transport):
     def close(self) -> None:
         """Leave the group; local, and may be called again. Ranks still waiting raise `PeerLost`."""
         super().close()
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = np.empty(0, dtype=np.uint8)
 
     # Movements.
 
@@ -252,24 +252,24 @@ class NetworkTransport(NetworkGroup, Transport):
         own_sends = [data for peer, data in sends if peer == self.rank]
         own_recvs = [memory for peer, memory in recvs if peer == self.rank]
         for data, memory in zip(own_sends, own_recvs, strict=True):
-            memory.copy_(data)
+            memory[...] = data
         sends, recvs = self._spread(sends, 1), self._spread(recvs, -1)
         if sends or recvs:
             self._exchange(sends, recvs)
 
     def _spread(self, packets: Sequence[Packet], direction: int) -> list[Packet]:
         """Packets to others, in such an order that not all ranks send to rank 0 first."""
-        others = [packet for packet in packets if packet[0] != self.rank and packet[1].numel()]
+        others = [packet for packet in packets if packet[0] != self.rank and packet[1].size]
         return sorted(others, key=lambda packet: (packet[0] - self.rank) * direction % self.size)
 
-    def _give(self, root: int, pieces: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+    def _give(self, root: int, pieces: Sequence[Memory], mine: Memory) -> None:
         """Send piece r of the root to `mine` of rank r."""
         if self.rank == root:
             self._carry([(rank, piece) for rank, piece in enumerate(pieces) if rank != root], [])
         else:
             self._carry([], [(root, mine)])
 
-    def _share(self, memory: torch.Tensor, parts: Sequence[int]) -> None:
+    def _share(self, memory: Memory, parts: Sequence[int]) -> None:
         """Send this rank's part of `memory` to all, and receive theirs."""
         views = view_parts(memory, parts)
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -278,15 +278,15 @@ class NetworkTransport(NetworkGroup, Transport):
         )
 
     def _reduce_own(
-        self, kernel: Kernel, pieces: Sequence[torch.Tensor], target: torch.Tensor | None
-    ) -> torch.Tensor:
+        self, kernel: Kernel, pieces: Sequence[Memory], target: Memory | None
+    ) -> Memory:
         """Send piece r to rank r, reduce what came from the others, and return the result.
 
         The target may be the own piece; where it is None the result is in memory that the next call
         reuses.
         """
         mine = pieces[self.rank]
-        sources = view_parts(self._scratch_of(mine.numel() * self.size), [mine.numel()] * self.size)
+        sources = view_parts(self._scratch_of(mine.size * self.size), [mine.size] * self.size)
         target = sources[self.rank] if target is None else target
         sources[self.rank] = mine
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -296,11 +296,9 @@ class NetworkTransport(NetworkGroup, Transport):
         kernel.reduce(target, sources)
         return target
 
-    def _reduce_segment(
-        self, kernel: Kernel, root: int, given: torch.Tensor, result: torch.Tensor
-    ) -> None:
+    def _reduce_segment(self, kernel: Kernel, root: int, given: Memory, result: Memory) -> None:
         """Reduce one segment to `result` of the root; elsewhere nothing is written."""
-        parts = even_parts(given.numel(), self.size, kernel.dtype.itemsize)
+        parts = even_parts(given.size, self.size, kernel.dtype.itemsize)
         pieces, results = view_parts(given, parts), view_parts(result, parts)
         if self.rank == root:
             self._reduce_own(kernel, pieces, results[root])
@@ -308,10 +306,10 @@ class NetworkTransport(NetworkGroup, Transport):
         else:
             self._carry([(root, self._reduce_own(kernel, pieces, None))], [])
 
-    def _scratch_of(self, num_bytes: int) -> torch.Tensor:
+    def _scratch_of(self, num_bytes: int) -> Memory:
         """Memory kept from call to call: fresh pages cost more than the bytes that go into them."""
-        if self._scratch.numel() < num_bytes:
-            self._scratch = torch.empty(num_bytes, dtype=torch.uint8)
+        if self._scratch.size < num_bytes:
+            self._scratch = np.empty(num_bytes, dtype=np.uint8)
         return self._scratch[:num_bytes]
 
     def _is_small(self, buffer: Buffer) -> bool:
@@ -319,7 +317,7 @@ class NetworkTransport(NetworkGroup, Transport):
 
 
 def pair_digests(messages: Sequence[CheckedMessage], size: int) -> list[int]:
-    """For each peer a number that tells lists of messages apart by dtype and count; 0 for none."""
+    """Return a digest of the dtypes and counts of each peer's messages; 0 for none."""
     lists: list[list[str]] = [[] for _ in range(size)]
     for peer, buffer in messages:
         lists[peer].append(checks.describe(buffer))

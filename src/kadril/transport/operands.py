@@ -1,4 +1,4 @@
-"""What collectives are given: ops, messages, and both after they were checked."""
+"""Operands of collectives: ops, messages, and both after they were checked."""
 
 from __future__ import annotations
 

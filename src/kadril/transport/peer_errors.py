@@ -18,7 +18,7 @@ Error = TypeVar("Error", bound=PeerError)
 
 
 class FailedCall(NamedTuple):
-    """A call that cannot be completed. Its methods make the error, by what is known of the cause.
+    """A call that cannot be completed. Its methods make the error, from what is known of the cause.
 
     Attributes:
         call: what this rank called.
@@ -108,7 +108,7 @@ def name_peers(ranks: Sequence[int], hostnames: Sequence[str]) -> str:
 
 
 def revoked_text(world_rank: int, reason: str) -> str:
-    """Why a group was given up."""
+    """Return the text that says why a group was given up."""
     return f"rank {world_rank}{GAVE_UP}{reason or NO_REASON}{WHAT_TO_DO}"
 
 

@@ -1,8 +1,8 @@
-"""How the ranks of one host come to share a segment.
+"""Set-up of the segment that the ranks of one host share.
 
     rank 0 makes the segment (memfd), every rank maps it     the descriptor goes over the hub
     every rank hands out a pidfd of itself                   so that a death is known at once
-    all tell which cores they may use                        so that they agree how to wait
+    all say which cores they may use                         so that they agree how to wait
 
 Where one rank fails, all raise.
 """
@@ -34,7 +34,7 @@ NUM_YIELDS = 200
 
 
 class Waiting(NamedTuple):
-    """How a channel waits; the arguments of `Segment.open_channel`."""
+    """Settings for the waiting of a channel; the arguments of `Segment.open_channel`."""
 
     patience: float
     warn_after: float

@@ -6,13 +6,12 @@ their offset in the segment, and to run the engine and moves in the native core 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
 from kadril import _native
+from kadril.transport.buffer import Memory
 from kadril.transport.failures import to_exception
 
 __all__ = ["SharedMemory"]
@@ -33,20 +32,18 @@ class SharedMemory(NamedTuple):
     rank: int
     world_ranks: tuple[int, ...]
 
-    def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return memory that all ranks of the host can reach, as a zeroed tensor.
+    def empty(self, num_bytes: int) -> Memory:
+        """Return memory that all ranks of the host can reach, zeroed.
 
-        Local: each rank allocates for itself, and the memory is freed when the tensor dies. Where
+        Local: each rank allocates for itself, and the memory is freed when the array dies. Where
         all ranks give such memory to a collective it is zero-copy.
 
         Raises:
-            NoRoomError: the memory cannot be had.
+            NoRoomError: there is not enough memory to share.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return np.empty(0, dtype=np.uint8)
         memory = self.segment.allocate(self.rank, num_bytes)
         if isinstance(memory, _native.Failure):
             raise to_exception(memory, self.world_ranks)
-        return torch.from_numpy(memory).view(dtype).reshape(shape)
+        return memory

@@ -11,25 +11,23 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from kadril import _native
 from kadril.config import Config
 from kadril.errors import NoRoomError
 from kadril.transport import checks
 from kadril.transport.base import LateListener, Transport
-from kadril.transport.buffer import TORCH_DTYPES, Array, Buffer
+from kadril.transport.buffer import Array, Buffer
 from kadril.transport.failures import to_exception
 from kadril.transport.hub import Hub
 from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction, Op
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 from kadril.transport.shared_memory import SharedMemory
+from kadril.transport.standpoint import Standpoint
 
 __all__ = ["ShmTransport"]
 
 logger = logging.getLogger("kadril")
-
-_native.register_tensor(torch.Tensor, {dtype: info.code for dtype, info in TORCH_DTYPES.items()})
 
 
 class ShmTransport(Transport):
@@ -60,7 +58,13 @@ class ShmTransport(Transport):
         # Not a method of the transport: the channel would keep its own transport alive.
         self._late_report = LateReport(self.world_ranks, rank)
         self._channel = segment.open_channel(
-            board, list(local_ranks), rank, owns_board, *waiting, on_late=self._late_report
+            board,
+            list(local_ranks),
+            rank,
+            owns_board,
+            *waiting,
+            on_late=self._late_report,
+            describe=Standpoint(self.world_ranks, rank),
         )
         self.shared_memory = SharedMemory(
             segment, self._channel, self._local_ranks[rank], self.world_ranks
@@ -108,7 +112,7 @@ class ShmTransport(Transport):
     ) -> None:
         """Reduce over all ranks; every rank gets the result."""
         if out is None:
-            # The quick way: the core looks at the tensor itself, unless there is something to
+            # The quick way: the core looks at a torch tensor itself, unless there is something to
             # check, and perhaps to complain about.
             failure = self._channel.allreduce_tensor(array, op, prescale, postscale, name)
             if failure is None:

@@ -1,10 +1,10 @@
-"""How flat memory is cut into parts, in bytes, always between elements."""
+"""Cut flat memory into parts, in bytes, always between elements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
+from kadril.transport.buffer import Memory
 
 __all__ = ["even_parts", "segments", "view_parts"]
 
@@ -15,9 +15,13 @@ def even_parts(num_bytes: int, num_parts: int, itemsize: int) -> list[int]:
     return [(each + (part < rest)) * itemsize for part in range(num_parts)]
 
 
-def view_parts(memory: torch.Tensor, parts: Sequence[int]) -> list[torch.Tensor]:
+def view_parts(memory: Memory, parts: Sequence[int]) -> list[Memory]:
     """Consecutive parts of flat memory, as views."""
-    return list(torch.split(memory, list(parts)))
+    views, begin = [], 0
+    for num_bytes in parts:
+        views.append(memory[begin : begin + num_bytes])
+        begin += num_bytes
+    return views
 
 
 def segments(num_bytes: int, segment_bytes: int) -> Iterator[tuple[int, int]]:

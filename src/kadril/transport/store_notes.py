@@ -1,6 +1,6 @@
 """Notes that ranks leave for each other in the store, for when something goes wrong.
 
-gloo tells that a connection broke or that time ran out, not whose fault it is. So each rank notes
+gloo says that a connection broke or that time ran out, not whose fault it is. So each rank notes
 what it knows under its own rank, and a rank whose call failed reads the notes of the others:
 
     waiting/<rank>    number of the call it waits in   -> who has not come so far is late
@@ -8,7 +8,7 @@ what it knows under its own rank, and a rank whose call failed reads the notes o
     num_endings       so that a waiting rank asks once, not once per rank
 
 No note is written or read as long as calls go through. Where the store itself is gone there are no
-notes, and nothing is raised: what else is gone is for gloo to tell. A store whose host went silent
+notes, and nothing is raised: what else is gone, gloo reports. A store whose host went silent
 answers nothing, for minutes: so it is asked in a thread, and not waited for longer than a moment.
 """
 
@@ -18,11 +18,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
-
-from torch.distributed import Store
+from typing import TYPE_CHECKING, TypeVar
 
 from kadril.transport.ending import SURE, Ending
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 __all__ = ["StoreNotes"]
 
@@ -55,8 +56,8 @@ class StoreNotes:
     def late(self, num_call: int) -> list[int]:
         """Ranks that have not come to that call, as far as they have said; the last one first.
 
-        Who waits in a later call is not late. Who waits in an earlier one is late because of
-        somebody else, most likely of one that has not even come so far, or waits for nobody.
+        A rank that waits in a later call is not late. One that waits in an earlier call is late
+        because of another, most likely one that has not come even so far, or waits for nobody.
         """
         # Without the store, there is no doubt only among two.
         unknown = self.others if len(self.others) == 1 else []
@@ -76,13 +77,13 @@ class StoreNotes:
         self._ask(note, None)
 
     def endings(self) -> dict[int, Ending]:
-        """Why other ranks left, by rank."""
+        """Return why other ranks left, by rank."""
         return self._ask(self._read_endings, None) or {}
 
     def silent(self) -> list[int] | None:
         """Ranks that left no note, after giving all a moment to do so; None without a store.
 
-        One of them is the cause, unless a note tells another. A rank that is busy elsewhere leaves
+        One of them is the cause, unless a note names another. A rank that is busy elsewhere leaves
         no note either, so where there are several nobody knows which.
         """
         deadline = time.monotonic() + ANSWER_TIME

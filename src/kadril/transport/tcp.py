@@ -20,15 +20,17 @@ import functools
 import logging
 import os
 import select
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from kadril.config import Config
 from kadril.errors import KadrilError
+from kadril.transport.buffer import Memory
 from kadril.transport.dialer import Dialer
 from kadril.transport.ending import Ending
 from kadril.transport.network_group import Completion, Packet
@@ -94,6 +96,8 @@ class TcpTransport(NetworkTransport):
             link = TcpLink(sock, self.world_ranks.index(world_rank))
             self._links[link.peer] = self._by_descriptor[link.fileno()] = link
             self._watch(link)
+        # Ranks of this host, which share its uplink.
+        self._num_local = 1 + sum(map(is_local, sockets.values()))
 
     def _subgroup(self, members: Sequence[int], label: str, number: int) -> TcpTransport:
         world_ranks = [self.world_ranks[rank] for rank in members]
@@ -101,8 +105,8 @@ class TcpTransport(NetworkTransport):
 
     # Movers.
 
-    def _meet(self, record: torch.Tensor) -> torch.Tensor:
-        rows = torch.empty((self.size, record.numel()), dtype=torch.uint8)
+    def _meet(self, record: Memory) -> Memory:
+        rows = np.empty((self.size, record.size), dtype=np.uint8)
         rows[self.rank] = record
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         meeting = self._start(
@@ -119,13 +123,15 @@ class TcpTransport(NetworkTransport):
     def _start(self, sends: Sequence[Packet], recvs: Sequence[Packet], kind: FrameKind) -> Transfer:
         """Queue messages, and send what the kernel takes at once."""
         transfer = Transfer()
+        transfer.targets = tuple(dict.fromkeys(peer for peer, _ in sends))
         with self._wire:
             self._check_usable(self._call)
             for peer, memory in recvs:
                 self._links[peer].expect(kind, view(memory), transfer)
             for peer, memory in sends:
                 self._links[peer].send(kind, view(memory), transfer)
-            for peer in dict.fromkeys(peer for peer, _ in sends):
+            for peer in transfer.targets:
+                self._links[peer].adapt_window(self._num_local * len(transfer.targets))
                 self._links[peer].push()
             for peer in dict.fromkeys(peer for peer, _ in [*recvs, *sends]):
                 self._pull(self._links[peer])
@@ -269,7 +275,7 @@ class TcpTransport(NetworkTransport):
         return self._obstacle(notes, ("failed",))
 
     def _notes(self) -> dict[int, Ending]:
-        """Why ranks have left, by their own word."""
+        """Return why ranks have left, by their own word."""
         links = self._links.items()
         return {peer: link.ending for peer, link in links if link.ending is not None}
 
@@ -303,9 +309,18 @@ class TcpTransport(NetworkTransport):
             self._close_alarm()
 
 
-def view(memory: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy."""
-    return memory.numpy().data
+def is_local(sock: socket.socket) -> bool:
+    """Whether a connection stays within this host."""
+    try:
+        ends = sock.getsockname(), sock.getpeername()
+    except OSError:
+        return False  # it is gone already
+    return bool(ends[0][0] == ends[1][0])
+
+
+def view(memory: Memory) -> memoryview:
+    """Return the bytes of memory, without a copy."""
+    return memory.data
 
 
 def say_in_background(links: Sequence[TcpLink]) -> None:

@@ -30,7 +30,9 @@ from collections import deque
 from enum import IntEnum
 
 from kadril.transport.ending import MAX_BYTES, Ending
+from kadril.transport.send_window import SendWindow
 from kadril.transport.slicing import segments
+from kadril.transport.tcp_info import read_tcp_info
 
 __all__ = ["FrameError", "FrameKind", "TcpLink", "Transfer"]
 
@@ -40,14 +42,9 @@ BUFFER_BYTES = 32 << 10
 MAX_VIEWS = 16  # of one system call
 READ_BYTES = 4 << 20  # of one link, before others have their turn
 
-# struct tcp_info: 8 single bytes, then words; of those, these.
-INFO_BYTES = 8 + 4 * 24
-UNACKED, LAST_ACK = 8 + 4 * 4, 8 + 4 * 12
-PROBES = 3
-
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """Kind of a frame's content."""
 
     MEETING = 1
     PACKET = 2
@@ -55,7 +52,7 @@ class FrameKind(IntEnum):
 
 
 class FrameError(Exception):
-    """What came is not what the protocol has at this place."""
+    """Violation of the protocol: something came that it does not have at this place."""
 
 
 class Transfer:
@@ -66,6 +63,7 @@ class Transfer:
         total: bytes of all of them.
         moved: bytes that went through a connection.
         peers: whose messages are not through, by number of messages.
+        targets: peers that are sent something.
     """
 
     def __init__(self) -> None:
@@ -73,6 +71,7 @@ class Transfer:
         self.total = 0
         self.moved = 0
         self.peers: dict[int, int] = {}
+        self.targets: tuple[int, ...] = ()
 
     def add(self, peer: int, num_bytes: int) -> None:
         """Count one message more."""
@@ -120,11 +119,13 @@ class TcpLink:
         self._begin = self._end = 0  # what of the buffer is not used yet
         self._frame: tuple[int, int] | None = None  # of the frame that comes in: kind, bytes left
         self._note = bytearray()
+        self._is_sending = False  # and what was sent is not counted yet
         self._num_silent = 0
+        self._window = SendWindow(sock)
         sock.setblocking(False)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the descriptor, for selectors."""
         return self.socket.fileno()
 
     @property
@@ -156,11 +157,14 @@ class TcpLink:
             views = [
                 self._outgoing[place][0] for place in range(min(len(self._outgoing), MAX_VIEWS))
             ]
+            self._is_sending = True
             try:
                 num_sent = self.socket.sendmsg(views)
             except BlockingIOError:
+                self._is_sending = False
                 return
             except OSError as error:
+                self._is_sending = False
                 self._outgoing.clear()
                 with contextlib.suppress(FrameError):
                     self.pull()  # what came before may say why
@@ -168,6 +172,7 @@ class TcpLink:
                     self._lose(error.strerror or type(error).__name__)
                 return
             self._advance(num_sent)
+            self._is_sending = False
 
     def _advance(self, num_sent: int) -> None:
         """Forget what was sent."""
@@ -188,7 +193,15 @@ class TcpLink:
                 message.transfer.finish(self.peer)
 
     def say_last(self, ending: Ending) -> None:
-        """Replace what was not sent by a last word: only a frame that was begun is completed."""
+        """Replace what was not sent by a last word: only a frame that was begun is completed.
+
+        After an interrupt in the middle of sending nobody knows how far that came, so there is no
+        last word: the connection ends, as that of a rank that died.
+        """
+        if self._is_sending:
+            self._outgoing.clear()
+            self.end_sending()
+            return
         rest: list[memoryview] = []
         if self._outgoing:
             first, message = self._outgoing[0]
@@ -201,6 +214,11 @@ class TcpLink:
         self._outgoing = deque((view, None) for view in rest)
         self.push()
         self.end_sending()
+
+    def adapt_window(self, num_sharing: int) -> None:
+        """Have as much under way from now on as the link carries; see `send_window.py`."""
+        if not self.is_ended:
+            self._window.adapt(num_sharing)
 
     def end_sending(self) -> None:
         """Tell the other side that this was all, if all is sent."""
@@ -280,7 +298,7 @@ class TcpLink:
         return self._frame[1]
 
     def _target(self) -> memoryview:
-        """Where the next bytes of the frame go."""
+        """Return the memory that the next bytes of the frame go to."""
         message = self._incoming[0]
         done = len(message.memory) - message.left
         return message.memory[done : done + self._frame_left()]
@@ -329,17 +347,14 @@ class TcpLink:
         """Call it now and then: lost, if the other host has acknowledged nothing for too long."""
         if self.is_ended:
             return
-        try:
-            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-        except OSError:
-            return  # no TCP: a test, or another platform
-        (unacked,) = struct.unpack_from("=I", info, UNACKED)
-        (last_ack,) = struct.unpack_from("=I", info, LAST_ACK)
-        is_silent = bool(unacked or info[PROBES]) and last_ack > timeout * 1000
+        info = read_tcp_info(self.socket)
+        if info is None:
+            return
+        is_silent = bool(info.num_unacked or info.num_probes) and info.last_ack > timeout
         # A question that was asked a moment ago may just not be answered yet: look twice.
         self._num_silent = self._num_silent + 1 if is_silent else 0
         if self._num_silent > 1:
-            self._lose(f"its host has acknowledged nothing for {last_ack / 1000:.0f} s")
+            self._lose(f"its host has acknowledged nothing for {info.last_ack:.0f} s")
 
     # The end.
 

@@ -5,6 +5,9 @@ sends messages, and bytes go through the busiest link of the tier, in each direc
 
     seconds = steps * latency + messages * overhead + bytes / bandwidth
 
+The processors of a host do the work of all its ranks: so much for each message, and so much for
+each byte that they send or receive.
+
 An array is cut into chunks, and chunks that are in different tiers do not disturb each other:
 
     inside a host     |1|2|3|4|   |1| |2| |3| |4|
@@ -29,6 +32,7 @@ from kadril.transport.tiers.tier_plan import (
     CHUNK_BYTES,
     Sum,
     TierPlan,
+    Way,
     make_plan,
     sum_chunk_bytes,
 )
@@ -50,18 +54,20 @@ __all__ = [
 
 
 class TierSpeed(NamedTuple):
-    """How fast a tier is.
+    """Speed of a tier.
 
     Attributes:
         bandwidth: bytes per second and direction: of a rank inside a host, while all of the host
             move as much; of the uplink of a host, or of a group of hosts, above.
         latency: seconds from the start of a step until its first byte arrives.
         overhead: seconds of a rank's processor per message.
+        byte_cost: seconds of a processor per byte that is sent, and per byte that is received.
     """
 
     bandwidth: float
     latency: float
     overhead: float = 0.0
+    byte_cost: float = 0.0
 
 
 class Phase(NamedTuple):
@@ -90,28 +96,39 @@ class Schedule:
         name: for people.
         phases: in their order.
         num_chunks: into which the array is cut; 1 where phases do not overlap.
+        num_local: ranks of a host, which share its processors.
     """
 
     name: str
     phases: tuple[Phase, ...]
     num_chunks: int = 1
+    num_local: int = 1
 
-    def seconds(self, tiers: Sequence[TierSpeed]) -> float:
+    def seconds(self, tiers: Sequence[TierSpeed], cores: float | None = None) -> float:
         """Time of the all-reduce.
 
         Args:
             tiers: the speed of each tier, from that inside a host on.
+            cores: processors of a host; one for each rank where None. Less than one where several
+                hosts are on one machine.
         """
-        waiting = first_chunk = processor = 0.0
+        waiting = first_chunk = messages = handling = 0.0
         moving = [0.0] * len(tiers)
+        crowd = max(1.0, self.num_local / cores) if cores else 1.0
         for phase in self.phases:
             speed = tiers[phase.tier]
-            seconds = phase.num_bytes / speed.bandwidth / self.num_chunks
+            on_link = phase.num_bytes / speed.bandwidth / self.num_chunks
+            sent = phase.num_bytes / self.num_local / self.num_chunks if phase.tier else 0.0
+            on_core = 2 * sent * speed.byte_cost * crowd  # as many bytes are received
             waiting += phase.num_steps * speed.latency
-            processor += phase.num_messages * speed.overhead
-            first_chunk += seconds * phase.depth
-            moving[phase.tier] += seconds
-        return waiting + first_chunk + processor + (self.num_chunks - 1) * max(*moving, processor)
+            messages += phase.num_messages * speed.overhead * crowd
+            handling += on_core
+            # A core handles the next bytes while the link carries these.
+            first_chunk += max(on_link, on_core) * phase.depth
+            moving[phase.tier] += on_link
+        # What stays inside a host is moved by its processors too, and by nobody else.
+        processor = messages + handling + moving[0] * crowd
+        return waiting + first_chunk + messages + (self.num_chunks - 1) * max(*moving, processor)
 
     def uplink_bytes(self, tier: int = 1) -> float:
         """Bytes through the busiest link of a tier, in each direction."""
@@ -119,7 +136,12 @@ class Schedule:
 
 
 def tiered_schedule(
-    topology: Topology, num_bytes: int, *, wire: float = 1.0, chunk_bytes: int | None = None
+    topology: Topology,
+    num_bytes: int,
+    *,
+    wire: float = 1.0,
+    chunk_bytes: int | None = None,
+    way: Way = "shares",
 ) -> Schedule:
     """The schedule of the tiered transport, read off its plan.
 
@@ -128,13 +150,18 @@ def tiered_schedule(
         num_bytes: of the array.
         wire: share of the bytes that cross between hosts: 0.5 for float32 sent as bf16.
         chunk_bytes: of the array that are under way together; as the transport has it where None.
+        way: see `make_plan`.
     """
     if chunk_bytes is None:
         chunk_bytes = sum_chunk_bytes(num_bytes, len(topology.hosts), is_rounded=wire < 1)
-    plan = make_plan(topology, num_bytes)
-    # A rank of the host with the most of them sends, and then gets, all but its own part.
+    plan = make_plan(topology, num_bytes, way)
+    # A rank of the host with the most of them sends, and then gets, all but its own part; a leader
+    # reads all of the others, which then read its result.
     num_local = max(map(len, topology.hosts))
-    within = Phase(0, min(num_local - 1, 1), num_local - 1, num_bytes * (1 - 1 / num_local))
+    leads = way == "leaders"
+    moved = num_bytes * (num_local - 1) / (1 if leads else num_local)
+    within = Phase(0, min(num_local - 1, 1), num_local - 1, moved)
+    after = within._replace(num_bytes=min(moved, num_bytes))
     outward, backward = [], []
     for tier, sums in enumerate(plan.steps, 1):
         sent, returned = step_bytes(plan, tier, sums)
@@ -143,7 +170,9 @@ def tiered_schedule(
         if returned:
             backward.append(Phase(tier, 1, num_peers, returned * wire))
     num_chunks = max(1, math.ceil(num_bytes / chunk_bytes))
-    return Schedule("tiered", (within, *outward, *reversed(backward), within), num_chunks)
+    phases = (within, *outward, *reversed(backward), after)
+    # Where leaders send, the others of a host have nothing to do.
+    return Schedule("tiered", phases, num_chunks, 1 if leads else num_local)
 
 
 def step_bytes(plan: TierPlan, tier: int, sums: Sequence[Sum]) -> tuple[int, int]:

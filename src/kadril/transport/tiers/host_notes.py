@@ -53,7 +53,7 @@ class HostNotes:
         note[:LENGTH_BYTES].view(np.uint16)[0] = len(text)
 
     def endings(self) -> dict[int, Ending]:
-        """Why other ranks left, by rank within the host."""
+        """Return why other ranks left, by rank within the host."""
         found = {}
         for rank, note in enumerate(self._views):
             length = int(note[:LENGTH_BYTES].view(np.uint16)[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
+
+from kadril.transport.buffer import Memory
 
 __all__ = ["Scratch"]
 
@@ -13,16 +15,16 @@ class Scratch:
     """Gives out pieces of one block of memory, until all of them are taken back together."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = np.empty(0, dtype=np.uint8)
         self._used = 0
 
-    def take(self, num_bytes: int) -> torch.Tensor:
+    def take(self, num_bytes: int) -> Memory:
         """Some memory, undefined; a larger block takes the place of one that is full."""
         begin = self._used
         end = begin + num_bytes
         self._used = -(-end // ALIGNMENT) * ALIGNMENT
-        if self._used > self._memory.numel():
-            self._memory = torch.empty(2 * self._used, dtype=torch.uint8)
+        if self._used > self._memory.size:
+            self._memory = np.empty(2 * self._used, dtype=np.uint8)
         return self._memory[begin:end]
 
     def take_back(self) -> None:
@@ -31,5 +33,5 @@ class Scratch:
 
     def drop(self) -> None:
         """Give the memory back to the system."""
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = np.empty(0, dtype=np.uint8)
         self._used = 0

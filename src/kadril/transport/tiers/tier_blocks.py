@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import torch
-
+from kadril.transport.buffer import Memory
 from kadril.transport.tiers.tier_plan import even_cuts
 
 __all__ = ["Blocks", "Slice", "chunk_cuts", "gather_slices", "scatter_slices", "view_together"]
 
 
 class Slice(NamedTuple):
-    """What a rank has of a chunk of a block; `begin == end` for nothing.
+    """Part of a chunk of a block that one rank has; `begin == end` for nothing.
 
     Attributes:
         rank: whose it is.
@@ -59,7 +58,7 @@ class Blocks:
         ]
 
     def slices(self, host: int, begin: int, end: int) -> list[Slice]:
-        """What each rank of a host has of some bytes of its block."""
+        """Return what each rank of a host has of some bytes of its block."""
         slices = []
         for part in self._parts[host]:
             low, high = max(part.begin, begin), min(part.end, end)
@@ -87,7 +86,7 @@ def chunk_cuts(num_bytes: int, chunk_bytes: int, itemsize: int) -> Iterator[tupl
             yield begin * itemsize, end * itemsize
 
 
-def view_together(array: torch.Tensor, slices: Sequence[Slice]) -> torch.Tensor | None:
+def view_together(array: Memory, slices: Sequence[Slice]) -> Memory | None:
     """The memory of slices, where they lie in the array one after the other; else None."""
     held = [each for each in slices if each.num_bytes]
     if any(one.place + one.num_bytes != other.place for one, other in pairwise(held)):
@@ -95,13 +94,13 @@ def view_together(array: torch.Tensor, slices: Sequence[Slice]) -> torch.Tensor 
     return array[held[0].place : held[-1].place + held[-1].num_bytes]
 
 
-def gather_slices(array: torch.Tensor, slices: Sequence[Slice], memory: torch.Tensor) -> None:
+def gather_slices(array: Memory, slices: Sequence[Slice], memory: Memory) -> None:
     """Copy slices of an array to memory that has them one after the other."""
     for each in slices:
         memory[each.begin : each.end] = array[each.place : each.place + each.num_bytes]
 
 
-def scatter_slices(memory: torch.Tensor, slices: Sequence[Slice], array: torch.Tensor) -> None:
+def scatter_slices(memory: Memory, slices: Sequence[Slice], array: Memory) -> None:
     """Copy slices back to their places in an array."""
     for each in slices:
         array[each.place : each.place + each.num_bytes] = memory[each.begin : each.end]

@@ -32,14 +32,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-import torch
+import numpy as np
 
 from kadril.config import Config
 from kadril.errors import KadrilError, PeerError, Revoked
 from kadril.transport.base import Transport
-from kadril.transport.buffer import DTYPES
+from kadril.transport.buffer import DTYPES, Memory, address_of
 from kadril.transport.call import DIGEST_BYTES, Call
-from kadril.transport.network_group import Completion, Packet, as_data, as_tensor
+from kadril.transport.network_group import Completion, Packet, as_data, as_memory
 from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import OPS, CheckedReduction
 from kadril.transport.shared_memory import SharedMemory
@@ -134,44 +134,44 @@ class TierGroup(NetworkTransport):
 
     @property
     def host_memory(self) -> SharedMemory | None:
-        """What the ranks of this host share."""
+        """Memory that the ranks of this host share."""
         return self.inner.shared_memory
 
     # Meetings.
 
-    def _meet(self, record: torch.Tensor) -> torch.Tensor:
-        length = record.numel()
-        blocks = [torch.empty((len(host), length), dtype=torch.uint8) for host in self._hosts]
+    def _meet(self, record: Memory) -> Memory:
+        length = record.size
+        blocks = [np.empty((len(host), length), dtype=np.uint8) for host in self._hosts]
         gathered = self._inside(self._door.allgather_bytes, as_data(record))
         if self._leads:
-            blocks[self.host] = torch.stack([as_tensor(each) for each in gathered])
+            blocks[self.host] = np.stack([as_memory(each) for each in gathered])
             self._swap_leaders(blocks)
-        by_host = torch.cat(blocks)
-        self.broadcast_inside(by_host.view(-1), 0)
-        rows = torch.empty_like(by_host)
+        by_host = np.concatenate(blocks)
+        self.broadcast_inside(by_host.reshape(-1), 0)
+        rows = np.empty_like(by_host)
         rows[list(self.topology.ranks)] = by_host
         return rows
 
-    def _gather(self, payload: torch.Tensor) -> torch.Tensor:
+    def _gather(self, payload: Memory) -> Memory:
         return self._meet(payload)
 
-    def _agree(self, call: Call, payload: torch.Tensor | None = None) -> torch.Tensor:
-        length = 0 if payload is None else payload.numel()
+    def _agree(self, call: Call, payload: Memory | None = None) -> Memory:
+        length = 0 if payload is None else payload.size
         rides_along = length * max(map(len, self._hosts)) <= ROOM_BYTES
         given = as_data(payload) if payload is not None and rides_along else b""
         told = self._meet_hosts(call, given, b"".join)
         if payload is None:
-            return torch.empty((self.size, 0), dtype=torch.uint8)
+            return np.empty((self.size, 0), dtype=np.uint8)
         if not rides_along:
             return self._gather(payload)
-        rows = torch.empty((self.size, length), dtype=torch.uint8)
+        rows = np.empty((self.size, length), dtype=np.uint8)
         for host, data in zip(self._hosts, told, strict=True):
-            rows[list(host)] = data[: len(host) * length].view(len(host), length)
+            rows[list(host)] = data[: len(host) * length].reshape(len(host), length)
         return rows
 
     def _meet_hosts(
         self, call: Call, given: bytes, combine: Callable[[list[bytes]], bytes]
-    ) -> torch.Tensor:
+    ) -> Memory:
         """Compare the calls of all ranks, and give every rank a little data of each host.
 
         Args:
@@ -188,22 +188,22 @@ class TierGroup(NetworkTransport):
         digest = call.digest()
         record = (digest + bytes(8) + given).ljust(RECORD_BYTES, b"\0")
         records = self._inside(self._door.allgather_bytes, record)
-        rows = torch.zeros((self.num_hosts, RECORD_BYTES), dtype=torch.uint8)
+        rows = np.zeros((self.num_hosts, RECORD_BYTES), dtype=np.uint8)
         if self._leads:
             if all(each[:DIGEST_BYTES] == digest for each in records):
                 end = HEADER_BYTES + len(given)
                 data = combine([each[HEADER_BYTES:end] for each in records])
                 made = digest + b"\1" + bytes(7) + data
-                rows[self.host, : len(made)] = as_tensor(made)
+                rows[self.host, : len(made)] = as_memory(made)
             self._swap_leaders(list(rows))
-        self.broadcast_inside(rows.view(-1), 0)
+        self.broadcast_inside(rows.reshape(-1), 0)
         # A host whose own ranks differ has left all of its record zero.
-        expected = as_tensor(digest + b"\1")
+        expected = as_memory(digest + b"\1")
         if not bool((rows[:, : DIGEST_BYTES + 1] == expected).all()):
             raise self._mismatch(call)
         return rows[:, HEADER_BYTES:]
 
-    def _swap_leaders(self, blocks: Sequence[torch.Tensor]) -> None:
+    def _swap_leaders(self, blocks: Sequence[Memory]) -> None:
         """Give the block of this host to the leaders of the others, and get theirs."""
         others = [
             (host[0], block)
@@ -225,23 +225,21 @@ class TierGroup(NetworkTransport):
 
     # Inside a host.
 
-    def broadcast_inside(self, memory: torch.Tensor, root: int) -> None:
+    def broadcast_inside(self, memory: Memory, root: int) -> None:
         """Copy bytes of a local rank to all of its host."""
-        if len(self.local) > 1 and memory.numel():
+        if len(self.local) > 1 and memory.size:
             self._inside(self.inner._run_broadcast, buffer_of(memory, BYTE), root, "")
 
-    def gather_inside(
-        self, source: torch.Tensor, target: torch.Tensor, counts: Sequence[int]
-    ) -> None:
+    def gather_inside(self, source: Memory, target: Memory, counts: Sequence[int]) -> None:
         """Concatenate bytes of the ranks of this host; the source may be its part of the target."""
         if len(self.local) > 1:
             given, result = buffer_of(source, BYTE), buffer_of(target, BYTE)
             self._inside(self.inner._run_allgatherv, given, result, tuple(counts), "")
-        elif source.data_ptr() != target.data_ptr():
-            target.copy_(source)
+        elif address_of(source) != address_of(target):
+            target[...] = source
 
     def reduce_inside(
-        self, kernel: Kernel, source: torch.Tensor, target: torch.Tensor, counts: Sequence[int]
+        self, kernel: Kernel, source: Memory, target: Memory, counts: Sequence[int]
     ) -> None:
         """Reduce over the ranks of this host, each its part; the target may be part of the source.
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
+from kadril.transport.buffer import Memory
 from kadril.transport.network_group import Packet
 from kadril.transport.tiers.pipeline import Chunk, Stages
 from kadril.transport.tiers.scratch import Scratch
@@ -45,38 +44,38 @@ class TierMove:
         self.others = [host for host in range(group.num_hosts) if host != group.host]
 
     def counts(self, num_elements: int, host: int) -> tuple[int, ...]:
-        """How much of a chunk each rank of a host sends or receives."""
+        """Return how much of a chunk each rank of a host sends or receives."""
         return held_counts(num_elements, len(self.group.topology.hosts[host]), self.way)
 
     def pieces(self, num_elements: int, host: int) -> list[Piece]:
-        """What of a chunk each rank of a host sends or receives."""
+        """Return what of a chunk each rank of a host sends or receives."""
         return pieces_of(self.group.topology.hosts[host], self.counts(num_elements, host))
 
-    def sends(self, memory: torch.Tensor, hosts: Sequence[int]) -> list[Packet]:
+    def sends(self, memory: Memory, hosts: Sequence[int]) -> list[Packet]:
         """Packets with this rank's share of a chunk, for each of some hosts."""
-        mine = self.pieces(memory.numel(), self.group.host)
+        mine = self.pieces(memory.size, self.group.host)
         return [
             (target, memory[begin:end])
             for host in hosts
             for begin, end, (source, target) in common_pieces(
-                [mine, self.pieces(memory.numel(), host)]
+                [mine, self.pieces(memory.size, host)]
             )
             if source == self.group.rank
         ]
 
-    def recvs(self, memory: torch.Tensor, host: int) -> list[Packet]:
+    def recvs(self, memory: Memory, host: int) -> list[Packet]:
         """Packets with the share of a chunk that this rank gets from a host."""
-        theirs = self.pieces(memory.numel(), host)
-        mine = self.pieces(memory.numel(), self.group.host)
+        theirs = self.pieces(memory.size, host)
+        mine = self.pieces(memory.size, self.group.host)
         return [
             (source, memory[begin:end])
             for begin, end, (source, target) in common_pieces([theirs, mine])
             if target == self.group.rank
         ]
 
-    def share_inside(self, memory: torch.Tensor) -> None:
+    def share_inside(self, memory: Memory) -> None:
         """Give the share of a chunk that came to the other ranks of this host."""
-        counts = self.counts(memory.numel(), self.group.host)
+        counts = self.counts(memory.size, self.group.host)
         local_rank = self.group.inner.rank
         begin = sum(counts[:local_rank])
         self.group.gather_inside(memory[begin : begin + counts[local_rank]], memory, counts)
@@ -86,7 +85,7 @@ class TierGather(TierMove):
     """An all-gather: the ranks of a host share their parts, and then give them to other hosts."""
 
     def chunks(
-        self, source: torch.Tensor, result: torch.Tensor, parts: Sequence[int], chunk_bytes: int
+        self, source: Memory, result: Memory, parts: Sequence[int], chunk_bytes: int
     ) -> Iterator[Chunk]:
         """Yield the chunks of the blocks of all hosts; `parts` are the bytes of each rank."""
         blocks = Blocks(self.group.topology.hosts, parts)
@@ -104,8 +103,8 @@ class TierGather(TierMove):
         self,
         host: int,
         slices: list[Slice],
-        source: torch.Tensor,
-        result: torch.Tensor,
+        source: Memory,
+        result: Memory,
         scratch: Scratch,
     ) -> Stages:
         """Gather one chunk of the block of a host."""
@@ -142,9 +141,9 @@ class TierBroadcast(TierMove):
         self.targets = [host for host in range(group.num_hosts) if host != self.root_host]
         self.relays = len(self.targets) > 1 and way == "shares"
 
-    def chunks(self, memory: torch.Tensor, chunk_bytes: int) -> Iterator[Chunk]:
+    def chunks(self, memory: Memory, chunk_bytes: int) -> Iterator[Chunk]:
         """Yield the chunks of the array."""
-        for number, (begin, end) in enumerate(chunk_cuts(memory.numel(), chunk_bytes, 1)):
+        for number, (begin, end) in enumerate(chunk_cuts(memory.size, chunk_bytes, 1)):
             relay = self.targets[number % len(self.targets)] if self.relays else None
 
             def chunk(
@@ -154,7 +153,7 @@ class TierBroadcast(TierMove):
 
             yield chunk
 
-    def stages(self, memory: torch.Tensor, relay: int | None) -> Stages:
+    def stages(self, memory: Memory, relay: int | None) -> Stages:
         """Broadcast one chunk, by way of a host or to all hosts at once."""
         group = self.group
         rest = [host for host in self.targets if host != relay]

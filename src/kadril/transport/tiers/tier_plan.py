@@ -31,6 +31,7 @@ from kadril.transport.tiers.topology import Topology
 
 __all__ = [
     "CHUNK_BYTES",
+    "WAYS",
     "Piece",
     "RankStep",
     "Span",
@@ -38,6 +39,7 @@ __all__ = [
     "TierPlan",
     "Transfer",
     "Way",
+    "WayLimits",
     "common_pieces",
     "even_counts",
     "even_cuts",
@@ -76,13 +78,13 @@ class Sum(NamedTuple):
     owners: tuple[int, ...]
 
     def outward(self) -> list[tuple[int, int]]:
-        """Who sends its partial sum to whom."""
+        """Return who sends its partial sum to whom."""
         return [
             (source, owner) for owner in self.owners for source in self.sources if source != owner
         ]
 
     def backward(self) -> list[tuple[int, int]]:
-        """Who sends the sum to whom; nobody, where all have added it."""
+        """Return who sends the sum to whom; nobody, where all have added it."""
         if len(self.owners) > 1:
             return []
         owner = self.owners[0]
@@ -117,7 +119,7 @@ Span: TypeAlias = tuple[int, int, int]  # peer, begin, end
 
 
 class RankStep(NamedTuple):
-    """What one rank does in one tier.
+    """Messages and sums of one rank in one tier.
 
     Attributes:
         sends, recvs: partial sums; what comes is in the order of the sums and of their sources.
@@ -136,7 +138,7 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True)
 class TierPlan:
-    """Who adds what.
+    """Plan of a reduction: which rank adds what.
 
     Attributes:
         topology: whose ranks take part.
@@ -163,7 +165,7 @@ class TierPlan:
                     yield Transfer(tier, "back", source, target, each.begin, each.end)
 
     def steps_of(self, rank: int, root_host: Sequence[int] = ()) -> list[RankStep]:
-        """What one rank does in each tier.
+        """Return what one rank does in each tier.
 
         Args:
             rank: whose steps these are.
@@ -186,15 +188,26 @@ class TierPlan:
 
 Way: TypeAlias = Literal["shares", "one step", "leaders"]
 
-LEADER_BYTES = 16 << 10  # up to here fewer packets count for more than sharing them
-ONE_STEP_BYTES = 64 << 10  # up to here a step less counts for more than the least volume
+WAYS: tuple[Way, ...] = ("leaders", "one step", "shares")  # from that with the fewest packets on
 
 
-def way_for(num_bytes: int) -> Way:
+class WayLimits(NamedTuple):
+    """Up to how many bytes arrays take which way; beyond both they go in shares.
+
+    Attributes:
+        leaders: up to here fewer packets count for more than sharing them.
+        one_step: up to here a step less counts for more than the least volume.
+    """
+
+    leaders: int = 16 << 10
+    one_step: int = 64 << 10
+
+
+def way_for(num_bytes: int, limits: WayLimits = WayLimits()) -> Way:  # noqa: B008 - a constant
     """The way that arrays of a size take."""
-    if num_bytes <= LEADER_BYTES:
+    if num_bytes <= limits.leaders:
         return "leaders"
-    return "one step" if num_bytes <= ONE_STEP_BYTES else "shares"
+    return "one step" if num_bytes <= limits.one_step else "shares"
 
 
 @lru_cache(maxsize=256)
@@ -248,7 +261,7 @@ def held_counts(num_elements: int, num_ranks: int, way: Way) -> tuple[int, ...]:
 
 
 def step_of(sums: Sequence[Sum], rank: int, root_host: Sequence[int]) -> RankStep:
-    """What one rank does in one tier; see `TierPlan.steps_of`."""
+    """Return what one rank does in one tier; see `TierPlan.steps_of`."""
     sends, recvs, back_sends, back_recvs = [], [], [], []
     added = []
     goes_back = False
@@ -321,5 +334,5 @@ def even_counts(num_elements: int, num_parts: int) -> tuple[int, ...]:
 
 
 def even_cuts(num_elements: int, num_parts: int) -> list[int]:
-    """Where parts that differ by one at most begin, and where the last ends."""
+    """Return where parts that differ by one at most begin, and where the last ends."""
     return [num_elements * part // num_parts for part in range(num_parts + 1)]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
+from kadril.transport.buffer import Memory
 from kadril.transport.network_group import Packet
 from kadril.transport.network_transport import Kernel
 from kadril.transport.tiers.pipeline import Chunk, Stages
@@ -43,7 +42,7 @@ class TierReduceScatter(TierMove):
         self.last = kernel._replace(prescale=1.0)
 
     def chunks(
-        self, given: torch.Tensor, result: torch.Tensor, parts: Sequence[int], chunk_bytes: int
+        self, given: Memory, result: Memory, parts: Sequence[int], chunk_bytes: int
     ) -> Iterator[Chunk]:
         """Yield the chunks of the blocks of all hosts; `parts` are the bytes of each rank."""
         blocks = Blocks(self.group.topology.hosts, parts)
@@ -64,10 +63,10 @@ class TierReduceScatter(TierMove):
             yield chunk
 
     def contribute(
-        self, host: int, slices: list[Slice], memory: torch.Tensor, scratch: Scratch
+        self, host: int, slices: list[Slice], memory: Memory, scratch: Scratch
     ) -> Stages:
         """Reduce a chunk of the block of another host inside this one, and send it there."""
-        counts = self.counts(memory.numel() // self.item, self.group.host)
+        counts = self.counts(memory.size // self.item, self.group.host)
         local_rank = self.group.inner.rank
         first = sum(counts[:local_rank])
         partial = scratch.take(counts[local_rank] * self.item)
@@ -83,7 +82,7 @@ class TierReduceScatter(TierMove):
         complete()
 
     def collect(
-        self, slices: list[Slice], memory: torch.Tensor, result: torch.Tensor, scratch: Scratch
+        self, slices: list[Slice], memory: Memory, result: Memory, scratch: Scratch
     ) -> Stages:
         """Reduce a chunk of the block of this host, and add what comes from the others."""
         mine = slices[self.group.inner.rank]
@@ -91,7 +90,7 @@ class TierReduceScatter(TierMove):
         counts = [each.num_bytes // self.item for each in slices]
         kernel = self.inside if self.others else self.inside._replace(postscale=self.last.postscale)
         self.group.reduce_inside(kernel, memory, target, counts)
-        arrivals: dict[int, torch.Tensor] = {}
+        arrivals: dict[int, Memory] = {}
         recvs: list[Packet] = []
         first = mine.begin // self.item
         for host in self.others if mine.num_bytes else []:
@@ -116,7 +115,7 @@ class TierReduceScatter(TierMove):
     def _pieces_between(
         self, host: int, slices: Sequence[Slice]
     ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-        """What ranks of a host send to the ranks that have slices of a chunk, in elements."""
+        """Yield what ranks of a host send to ranks that have slices of a chunk, in elements."""
         num_elements = sum(each.num_bytes for each in slices) // self.item
         targets = [
             Piece(each.begin // self.item, each.end // self.item, each.rank)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
+from kadril.transport.buffer import Memory
 from kadril.transport.network_transport import Kernel
 from kadril.transport.tiers.pipeline import Chunk, Stages
 from kadril.transport.tiers.scratch import Scratch
@@ -71,11 +72,9 @@ class TierReduction:
         self.last = kernel._replace(prescale=1.0)
         self._steps: dict[int, tuple[TierPlan, list[RankStep]]] = {}
 
-    def chunks(
-        self, given: torch.Tensor, result: torch.Tensor, chunk_bytes: int
-    ) -> Iterator[Chunk]:
+    def chunks(self, given: Memory, result: Memory, chunk_bytes: int) -> Iterator[Chunk]:
         """Yield the chunks of an array; `result` is not looked at where this rank gets none."""
-        for begin, end in chunk_cuts(given.numel(), chunk_bytes, self.item):
+        for begin, end in chunk_cuts(given.size, chunk_bytes, self.item):
 
             def chunk(scratch: Scratch, begin: int = begin, end: int = end) -> Stages:
                 gets_result = self.root in (None, self.group.rank)
@@ -84,10 +83,10 @@ class TierReduction:
 
             yield chunk
 
-    def stages(self, given: torch.Tensor, result: torch.Tensor, scratch: Scratch) -> Stages:
+    def stages(self, given: Memory, result: Memory, scratch: Scratch) -> Stages:
         """Reduce one chunk."""
         group = self.group
-        plan, steps = self._planned(given.numel() // self.item)
+        plan, steps = self._planned(given.size // self.item)
         counts = [count * self.item for count in plan.counts[group.host]]
         local_rank = group.inner.rank
         begin = sum(counts[:local_rank])
@@ -107,9 +106,7 @@ class TierReduction:
             self._steps[num_elements] = plan, plan.steps_of(self.group.rank, self.root_host)
         return self._steps[num_elements]
 
-    def _out(
-        self, step: RankStep, result: torch.Tensor, scratch: Scratch, *, is_last: bool
-    ) -> Stages:
+    def _out(self, step: RankStep, result: Memory, scratch: Scratch, *, is_last: bool) -> Stages:
         """Send partial sums, and add those that come."""
         packed = self._packed(step.sends, result, scratch)
         received = [
@@ -136,7 +133,7 @@ class TierReduction:
             ]
             kernel.reduce(mine, sources)
 
-    def _back(self, step: RankStep, result: torch.Tensor, scratch: Scratch) -> Stages:
+    def _back(self, step: RankStep, result: Memory, scratch: Scratch) -> Stages:
         """Send sums back to those who gave to them, and get those of the others."""
         packed = self._packed(step.back_sends, result, scratch)
         for _, begin, end in step.back_sends:
@@ -154,9 +151,7 @@ class TierReduction:
         for _, memory, place in received:
             self.wire.unpack_into(memory, place)
 
-    def _packed(
-        self, spans: Sequence[Span], result: torch.Tensor, scratch: Scratch
-    ) -> dict[int, torch.Tensor]:
+    def _packed(self, spans: Sequence[Span], result: Memory, scratch: Scratch) -> dict[int, Memory]:
         """Bytes to send, by the first element; what goes to several ranks is packed once."""
         ends = {begin: end for _, begin, end in spans}
         return {
@@ -164,17 +159,17 @@ class TierReduction:
             for begin, end in ends.items()
         }
 
-    def _arrival(self, place: torch.Tensor, scratch: Scratch) -> torch.Tensor:
-        """Where the packet of some elements arrives: in their place, unless it is rounded."""
+    def _arrival(self, place: Memory, scratch: Scratch) -> Memory:
+        """Return where the packet of some elements arrives: in place, unless it is rounded."""
         if not self.wire.rounds:
             return place
-        return scratch.take(place.numel() // self.item * self.wire.itemsize)
+        return scratch.take(place.size // self.item * self.wire.itemsize)
 
-    def _view(self, result: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    def _view(self, result: Memory, begin: int, end: int) -> Memory:
         return result[begin * self.item : end * self.item]
 
 
-def reduce_rows(topology: Topology, kernel: Kernel, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def reduce_rows(topology: Topology, kernel: Kernel, rows: Sequence[Memory]) -> Memory:
     """The reduction of the sums of hosts, in the order in which tiers add them."""
     kernel = kernel._replace(prescale=1.0)
     units = list(rows)
@@ -183,7 +178,7 @@ def reduce_rows(topology: Topology, kernel: Kernel, rows: Sequence[torch.Tensor]
         adding = kernel if tier is tiers[-1] else kernel._replace(postscale=1.0)
         joined = []
         for group in tier:
-            joined.append(torch.empty_like(units[0]))
+            joined.append(np.empty_like(units[0]))
             adding.reduce(joined[-1], [units[unit] for unit in group])
         units = joined
     return units[0]

@@ -16,25 +16,28 @@ inside a tier and rounded between tiers. See docs/promises.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
 from kadril.config import Config
 from kadril.transport import checks
 from kadril.transport.base import Transport
-from kadril.transport.buffer import DTYPES, Buffer, as_bytes
+from kadril.transport.buffer import DTYPES, Buffer, Memory, as_bytes
 from kadril.transport.call import Call, counted, reduction_call, shaped
-from kadril.transport.network_group import Packet, as_data, as_tensor
+from kadril.transport.network_group import Packet, as_data, as_memory
 from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import CheckedMessage, CheckedReduction
-from kadril.transport.tiers.pipeline import Pipeline
+from kadril.transport.tiers.pipeline import Chunk, Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
 from kadril.transport.tiers.tier_moves import TierBroadcast, TierGather
-from kadril.transport.tiers.tier_plan import CHUNK_BYTES, sum_chunk_bytes, way_for
+from kadril.transport.tiers.tier_plan import CHUNK_BYTES, WayLimits, sum_chunk_bytes, way_for
+from kadril.transport.tiers.tier_probe import agree_on_tuning
 from kadril.transport.tiers.tier_reduce_scatter import TierReduceScatter
 from kadril.transport.tiers.tier_reduction import TierReduction, reduce_rows
 from kadril.transport.tiers.topology import Topology, read_dimensions
+from kadril.transport.tiers.wire_format import check_wire_dtype
 
 __all__ = ["TieredTransport"]
 
@@ -47,6 +50,7 @@ class TieredTransport(TierGroup):
 
     Attributes:
         chunk_bytes: bytes of an array that are under way together; the same on all ranks.
+        limits: up to which size arrays take which way; the same on all ranks.
     """
 
     kind = "tiered"
@@ -56,6 +60,7 @@ class TieredTransport(TierGroup):
     ) -> None:
         super().__init__(door, outer, topology, config)
         self.chunk_bytes = CHUNK_BYTES
+        self.limits = WayLimits()
         self._pipeline = Pipeline()
 
     @classmethod
@@ -76,7 +81,9 @@ class TieredTransport(TierGroup):
 
         Raises:
             ConfigError: `config.tiers` does not match the hosts.
+            ModuleNotFoundError: `config.wire_dtype` is set, and torch is not installed.
         """
+        check_wire_dtype(config.wire_dtype)
         if config.tiers:
             topology = Topology.with_dimensions(hosts, read_dimensions(config.tiers))
         else:
@@ -88,16 +95,31 @@ class TieredTransport(TierGroup):
     def _run_allreduce(self, reduction: CheckedReduction) -> None:
         source = reduction.source
         call = self._reduction_call("allreduce", shaped(source), reduction)
-        kernel = Kernel.of(reduction)
-        given, result = as_bytes(source.array), as_bytes(reduction.target.array)
         with self._calling(call):
             if source.nbytes <= ROOM_BYTES:
-                result.copy_(self._reduce_in_meeting(call, kernel, given))
+                given, result = as_bytes(source.array), as_bytes(reduction.target.array)
+                result[...] = self._reduce_in_meeting(call, Kernel.of(reduction), given)
                 return
             self._agree(call)
-            way = way_for(source.nbytes)
-            tiers = TierReduction(self, kernel, self.config.wire_dtype, way)
-            self._pipeline.run(tiers.chunks(given, result, self._sum_chunk_bytes(source.nbytes)))
+            self._pipeline.run(self._chunks_of(reduction))
+
+    def _run_allreduce_many(self, reductions: Sequence[CheckedReduction]) -> None:
+        if len(reductions) < 2 or any(each.source.nbytes <= ROOM_BYTES for each in reductions):
+            super()._run_allreduce_many(reductions)
+            return
+        first = reductions[0]
+        shapes = " + ".join(shaped(each.source) for each in reductions)
+        call = self._reduction_call("allreduce_many", shapes, first)
+        with self._calling(call):
+            self._agree(call)
+            self._pipeline.run(itertools.chain.from_iterable(map(self._chunks_of, reductions)))
+
+    def _chunks_of(self, reduction: CheckedReduction) -> Iterator[Chunk]:
+        """Return the chunks of an all-reduce that all ranks have agreed on."""
+        given, result = as_bytes(reduction.source.array), as_bytes(reduction.target.array)
+        way = way_for(given.size, self.limits)
+        tiers = TierReduction(self, Kernel.of(reduction), self.config.wire_dtype, way)
+        return tiers.chunks(given, result, self._sum_chunk_bytes(given.size))
 
     def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
         source = reduction.source
@@ -108,10 +130,10 @@ class TieredTransport(TierGroup):
             if source.nbytes <= ROOM_BYTES:
                 total = self._reduce_in_meeting(call, kernel, given)
                 if self.rank == root:
-                    result.copy_(total)
+                    result[...] = total
                 return
             self._agree(call)
-            way = way_for(source.nbytes)
+            way = way_for(source.nbytes, self.limits)
             tiers = TierReduction(self, kernel, self.config.wire_dtype, way, root)
             self._pipeline.run(tiers.chunks(given, result, self._sum_chunk_bytes(source.nbytes)))
 
@@ -123,21 +145,21 @@ class TieredTransport(TierGroup):
         given, result = as_bytes(source.array), as_bytes(reduction.target.array)
         with self._calling(call):
             self._agree(call)
-            way = way_for(source.nbytes)
+            way = way_for(source.nbytes, self.limits)
             tiers = TierReduceScatter(self, kernel, self.config.wire_dtype, way)
             self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
 
-    def _reduce_in_meeting(self, call: Call, kernel: Kernel, given: torch.Tensor) -> torch.Tensor:
+    def _reduce_in_meeting(self, call: Call, kernel: Kernel, given: Memory) -> Memory:
         """Reduce a few bytes that ride along in the meeting."""
         inside = kernel._replace(postscale=1.0) if self.topology.tiers else kernel
 
         def combine(parts: list[bytes]) -> bytes:
-            total = torch.empty_like(given)
-            inside.reduce(total, [as_tensor(part) for part in parts])
+            total = np.empty_like(given)
+            inside.reduce(total, [as_memory(part) for part in parts])
             return as_data(total)
 
         rows = self._meet_hosts(call, as_data(given), combine)
-        return reduce_rows(self.topology, kernel, [row[: given.numel()] for row in rows])
+        return reduce_rows(self.topology, kernel, [row[: given.size] for row in rows])
 
     def _reduction_call(
         self, operation: str, memory: str, reduction: CheckedReduction, root: int | None = None
@@ -154,11 +176,11 @@ class TieredTransport(TierGroup):
         call = Call("broadcast", (shaped(memory), f"root={root}"), name=name)
         data = as_bytes(memory.array)
         with self._calling(call):
-            if data.numel() * max(map(len, self.topology.hosts)) <= ROOM_BYTES:
-                data.copy_(self._agree(call, data)[root])
+            if data.size * max(map(len, self.topology.hosts)) <= ROOM_BYTES:
+                data[...] = self._agree(call, data)[root]
                 return
             self._agree(call)
-            tiers = TierBroadcast(self, way_for(data.numel()), root)
+            tiers = TierBroadcast(self, way_for(data.size, self.limits), root)
             self._pipeline.run(tiers.chunks(data, self.chunk_bytes))
 
     def _run_allgatherv(
@@ -169,14 +191,14 @@ class TieredTransport(TierGroup):
         given, result = as_bytes(source.array), as_bytes(target.array)
         with self._calling(call):
             self._agree(call)
-            tiers = TierGather(self, way_for(result.numel()))
+            tiers = TierGather(self, way_for(result.size, self.limits))
             self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
         """Return a few bytes of each rank, as many of all."""
         call = Call("allgather_bytes", (f"{len(data)} bytes",), name=name)
         with self._calling(call):
-            return [as_data(row) for row in self._agree(call, as_tensor(data))]
+            return [as_data(row) for row in self._agree(call, as_memory(data))]
 
     def _carry(self, sends: Sequence[Packet], recvs: Sequence[Packet]) -> None:
         """Move packets: those to other hosts by the outer group, those inside by the inner one."""
@@ -204,6 +226,12 @@ class TieredTransport(TierGroup):
             if peer in self.local
         ]
 
+    def tune(self, *, again: bool = False) -> list[str]:
+        """Choose ways by the speed of the tiers; collective. See `Transport.tune`."""
+        tuning = agree_on_tuning(self, again=again)
+        self.limits = tuning.limits
+        return list(tuning.describe())
+
     # Groups.
 
     def split(self, color: int | None, *, key: int | None = None) -> Transport | None:
@@ -214,7 +242,7 @@ class TieredTransport(TierGroup):
         """
         color, key = checks.check_split(color, key, self.rank)
         call = Call("split")
-        record = as_tensor(
+        record = as_memory(
             SPLIT_RECORD.pack(color is not None, color or 0, key, self.outer._new_number())
         )
         with self._calling(call):
@@ -234,7 +262,7 @@ class TieredTransport(TierGroup):
     def open_flat(self) -> Transport:
         """Make a transport of the same ranks that does not know of hosts; collective."""
         call = Call("open_flat")
-        record = as_tensor(SPLIT_RECORD.pack(True, 0, self.rank, self.outer._new_number()))
+        record = as_memory(SPLIT_RECORD.pack(True, 0, self.rank, self.outer._new_number()))
         with self._calling(call):
             numbers = [SPLIT_RECORD.unpack(as_data(row))[-1] for row in self._agree(call, record)]
             self._num_splits += 1
@@ -255,6 +283,7 @@ class TieredTransport(TierGroup):
             door.close()
             return outer
         group = TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
+        group.limits = self.limits
         group.hostnames = self.hostnames
         return group
 

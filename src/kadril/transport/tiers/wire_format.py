@@ -13,20 +13,30 @@ since each p_h is rounded once, and the sum once on its way back.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
+from kadril.transport.buffer import Memory
 from kadril.transport.network_transport import Kernel
 from kadril.transport.operands import OPS
 from kadril.transport.tiers.scratch import Scratch
 
-__all__ = ["WIRE_DTYPES", "WireFormat"]
+if TYPE_CHECKING:
+    import torch
 
-WIRE_DTYPES = {"": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-ROUNDED = {"float32": torch.float32, "float64": torch.float64}
+__all__ = ["WIRE_DTYPES", "WireFormat", "check_wire_dtype"]
+
+WIRE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # their names in torch, which rounds
+ROUNDED = ("float32", "float64")
+
+
+def check_wire_dtype(wire_dtype: str) -> None:
+    """Raise `ModuleNotFoundError` where sums are to be rounded, and torch is not installed."""
+    if wire_dtype:
+        import kadril.needs_torch  # noqa: F401
 
 
 class WireFormat:
-    """How elements of one reduction cross between hosts.
+    """Format in which elements of one reduction cross between hosts.
 
     Attributes:
         itemsize: bytes of an element in a packet.
@@ -34,36 +44,36 @@ class WireFormat:
     """
 
     def __init__(self, kernel: Kernel, wire_dtype: str) -> None:
-        self._dtype = ROUNDED.get(kernel.dtype.name)
-        self._wire = WIRE_DTYPES[wire_dtype]
-        self.rounds = (
-            self._wire is not None and self._dtype is not None and OPS[kernel.op_code] == "sum"
-        )
-        self.itemsize = 2 if self.rounds else kernel.dtype.itemsize
+        self._dtype, self._wire = kernel.dtype.name, WIRE_DTYPES.get(wire_dtype, "")
+        self.rounds = bool(wire_dtype) and self._dtype in ROUNDED and OPS[kernel.op_code] == "sum"
+        self._num_bytes = kernel.dtype.itemsize
+        self.itemsize = 2 if self.rounds else self._num_bytes
 
-    def pack(self, memory: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+    def pack(self, memory: Memory, scratch: Scratch) -> Memory:
         """Bytes to send for the bytes of some elements."""
         if not self.rounds:
             return memory
-        assert self._dtype is not None  # noqa: S101
-        assert self._wire is not None  # noqa: S101
-        elements = memory.view(self._dtype)
-        packed = scratch.take(elements.numel() * 2)
-        packed.view(self._wire).copy_(elements)
+        packed = scratch.take(memory.size // self._num_bytes * 2)
+        tensor_of(packed, self._wire).copy_(tensor_of(memory, self._dtype))
         return packed
 
-    def unpack(self, packed: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+    def unpack(self, packed: Memory, scratch: Scratch) -> Memory:
         """Bytes of the elements that came."""
         if not self.rounds:
             return packed
-        assert self._dtype is not None  # noqa: S101
-        memory = scratch.take(packed.numel() // 2 * self._dtype.itemsize)
+        memory = scratch.take(packed.size // 2 * self._num_bytes)
         self.unpack_into(packed, memory)
         return memory
 
-    def unpack_into(self, packed: torch.Tensor, memory: torch.Tensor) -> None:
+    def unpack_into(self, packed: Memory, memory: Memory) -> None:
         """Write the bytes of the elements that came; nothing where they came into place."""
         if self.rounds:
-            assert self._dtype is not None  # noqa: S101
-            assert self._wire is not None  # noqa: S101
-            memory.view(self._dtype).copy_(packed.view(self._wire))
+            tensor_of(memory, self._dtype).copy_(tensor_of(packed, self._wire))
+
+
+def tensor_of(memory: Memory, dtype: str) -> torch.Tensor:
+    """Return memory as a tensor of a dtype, without a copy."""
+    from kadril.needs_torch import torch
+    from kadril.transport.tensor import memory_tensor
+
+    return memory_tensor(memory, getattr(torch, dtype))
