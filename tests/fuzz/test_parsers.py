@@ -1,0 +1,218 @@
+"""Every parser that reads from a socket or a file: whatever it gets, a result or its own error.
+
+A few examples of each in the ordinary suite. `make fuzz` gives each its share of an hour
+(`FUZZ_SECONDS` for all of them together), with a seed that is printed. What was found once
+is an example below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from kadril.ddl.dump_file import read_dump
+from kadril.errors import CheckpointError, ConfigError, RendezvousError
+from kadril.experiment.errors import ExperimentError
+from kadril.experiment.files.checkpoint_file import read_checkpoint
+from kadril.experiment.files.yaml_file import load_text
+from kadril.launch.mapping.hosts import parse_hosts, read_hostfile
+from kadril.launch.mapping.rank_file import read_rank_file
+from kadril.launch.remote.frame_channel import Frame, Kind
+from kadril.launch.request.config_file import read_config_file
+from kadril.observe.flight_record import (
+    HEADER,
+    LAYOUT,
+    MAGIC,
+    RECORD,
+    RECORDS_AT,
+    RecordError,
+    parse_record,
+)
+from kadril.sharded.checkpoint.own.index_file import FORMAT, INDEX, read_index
+from kadril.transport.ending import Ending
+from kadril.world.card import Card
+from kadril.world.handshake import Claim, check_claim, check_verdict, make_claim
+from kadril.world.wire import MAX_STRANGER_FRAME, FrameReader, WireError, encode
+from kadril.world.wire import Kind as WireKind
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
+SECRET, NONCE = bytes(32), bytes(range(32))
+
+
+class Parser(NamedTuple):
+    """A parser under test: what it may raise, whole inputs to start from, and hard cases."""
+
+    parse: Callable[[bytes, Path], object]
+    errors: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+    cases: tuple[bytes, ...] = ()
+
+
+def by_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
+    """Make a parser of bytes from one of files."""
+
+    def parse(data: bytes, folder: Path) -> object:
+        (folder / name).write_bytes(data)
+        return read(folder / name)
+
+    return parse
+
+
+def flight_record() -> bytes:
+    header = HEADER.pack(MAGIC, LAYOUT, 2, 1234, 0, 2, 47, 2)
+    waits = (1_000_000_000).to_bytes(8, "little") + b"barrier() at train.py:3\0"
+    calls = b"".join(
+        RECORD.pack(number, 4096, 10**9, 0, 4, number, 2, 0x010101, -1, b"grad")
+        for number in (1, 2)
+    )
+    return (header.ljust(2048, b"\0") + waits).ljust(RECORDS_AT, b"\0") + calls
+
+
+NESTED = b"[" * 100_000
+PARSERS = {
+    "wire frames": Parser(
+        lambda data, _: FrameReader(MAX_STRANGER_FRAME).feed(data),
+        (WireError,),
+        (encode(WireKind.CLAIM, bytes(200)), encode(WireKind.BLOB, b"{}") * 3),
+    ),
+    "claims": Parser(
+        lambda data, _: check_claim(SECRET, data, NONCE, "job"),
+        (WireError,),
+        (make_claim(SECRET, Claim(1, 2, "job", 0), NONCE),),
+    ),
+    "verdicts": Parser(
+        lambda data, _: check_verdict(SECRET, NONCE, b"claim", WireKind.WELCOME, data),
+        (WireError,),
+        (bytes(40),),
+    ),
+    "cards": Parser(
+        lambda data, _: Card.unpack(data, 1), (RendezvousError,), (Card.mine().pack(),), (NESTED,)
+    ),
+    "endings": Parser(
+        lambda data, _: Ending.decode(data),
+        (),
+        (Ending("lost", 3, 1, "killed").encode(),),
+        (b"lost\n" + b"9" * 5000 + b"\n\n",),
+    ),
+    "files of agents": Parser(
+        lambda data, folder: Frame(Kind.FILE, 0, data).append_to(folder),
+        (ValueError, OSError),
+        (b"result-0\0abc", b"../secret\0abc"),
+    ),
+    "host lists": Parser(
+        lambda data, _: parse_hosts(data.decode(errors="replace")),
+        (ConfigError,),
+        (b"a:2,b:2", b"[::1]:3"),
+        (b"a:" + b"9" * 5000,),
+    ),
+    "host files": Parser(
+        by_file("hosts", lambda path: read_hostfile(str(path))),
+        (ConfigError,),
+        (b"a slots=2\nb # comment\n",),
+        (b"a slots=" + b"9" * 5000,),
+    ),
+    "rank files": Parser(
+        by_file("ranks", lambda path: read_rank_file(str(path))),
+        (ConfigError,),
+        (b"rank 0=host1 slot=0:0-9\nrank 1=host1 slot=1:*\n",),
+        (b"rank " + b"9" * 5000 + b"=h slot=0",),
+    ),
+    "config files": Parser(
+        by_file("config.yaml", lambda path: read_config_file(str(path))),
+        (ConfigError,),
+        (b"params:\n  fusion-threshold-mb: 32\n",),
+        (NESTED[:3000], b"? [1]\n: 2\n", b"a: 2001-99-99\n"),
+    ),
+    "experiments": Parser(
+        lambda data, _: load_text(data.decode(errors="replace")),
+        (ExperimentError,),
+        (b"!obj:models.MLP {layers: [1, 2]}\n",),
+        (NESTED[:3000], b"? [1]\n: 2\n", b"a: 2001-99-99\n", b"a: \0\n"),
+    ),
+    "indices of checkpoints": Parser(
+        by_file(INDEX, lambda path: read_index(path.parent)),
+        (CheckpointError,),
+        (json.dumps({"format": FORMAT, "checksum": ""}).encode(),),
+        (NESTED,),
+    ),
+    "checkpoints of experiments": Parser(
+        by_file("state.pt", read_checkpoint),
+        (ExperimentError,),
+        (b"PK\3\4" + bytes(60), b"\x80\2}."),
+    ),
+    "dumps of ddl": Parser(
+        by_file("dump", read_dump), (ValueError,), (b"kadril-ddl-dump 1 2\n{}\n",), (NESTED,)
+    ),
+    "flight records": Parser(
+        lambda data, _: parse_record(data), (RecordError,), (flight_record(),)
+    ),
+}
+
+
+def try_one(parser: Parser, data: bytes, folder: Path) -> None:
+    """Raise where a parser raises what it must not."""
+    with suppress(*parser.errors):
+        parser.parse(data, folder)
+
+
+def spoil(data: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
+    """Return data with pieces replaced, removed and added: (place, bytes removed, bytes added)."""
+    spoilt = bytearray(data)
+    for place, num_removed, added in edits:
+        at = int(place * len(spoilt))
+        spoilt[at : at + num_removed] = added
+    return bytes(spoilt)
+
+
+EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 16), st.binary(max_size=16)), max_size=6)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_whole_inputs(name: str, tmp_path: Path) -> None:
+    parser = PARSERS[name]
+    for data in (*parser.seeds, *parser.cases, b"", b"\0" * 5000, b"\xff" * 5000):
+        try_one(parser, data, tmp_path)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_spoilt_inputs(name: str, tmp_path: Path) -> None:
+    parser = PARSERS[name]
+    deadline = time.monotonic() + SECONDS / len(PARSERS)
+    dice = random.Random(os.environ.get("FUZZ_SEED") or secrets.randbits(32))
+    while True:
+        number = dice.getrandbits(32)
+        sys.stdout.write(f"{name}: seed {number}\n")
+
+        @seed(number)
+        @settings(
+            max_examples=2000 if SECONDS else 40,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.sampled_from(parser.seeds), EDITS, st.binary(max_size=200))
+        def spoil_and_try(data: bytes, edits: list[tuple[float, int, bytes]], tail: bytes) -> None:
+            try_one(parser, spoil(data, edits) if edits else tail, tmp_path)
+
+        spoil_and_try()
+        if time.monotonic() >= deadline:
+            break
+
+
+def test_a_flight_record_is_read_as_it_was_written() -> None:
+    record = parse_record(flight_record())
+    assert (record.pid, record.rank, record.size) == (1234, 0, 2)
+    assert [call.text for call in record.calls] == ["allreduce(4 elements, name='grad')"] * 2
+    assert record.waits == ((1.0, "barrier() at train.py:3"),)
