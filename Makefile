@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MPICH_VENV := .venv-mpich
 DEEPSPEED_VENV := .venv-deepspeed
+NUMPY_VENV := .venv-numpy
+TENSORFLOW_VENV := .venv-tensorflow
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Brings the data of examples/fourier_operator.py, which needs none of what its code depends on.
 DARCY_DATA := neuraloperator==0.3.0
@@ -14,16 +16,17 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of interpreters: each would compile every file of kadril and of the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
-QUICK := $(PYTEST) -m "not faults and not long" --require-mpi --slowest 10
+QUICK := -m "not faults and not long" $(if $(SHARED),--times $(SHARED),--slowest 10)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup host-tools demo test check native-test sanitize python-test first-lane last-lane faults bench format clean
+.PHONY: help setup host-tools demo test check native-test sanitize python-test tensorflow-test first-lane last-lane faults bench format clean fuzz
 
 help:
 	@echo "make demo      two ranks train on handwritten digits; times beside DDP, gloo and MPI"
 	@echo "make test      style, types, native tests, all quick Python tests"
 	@echo "make sanitize  native tests under ThreadSanitizer, and AddressSanitizer with UBSan"
 	@echo "make faults    the long fault matrix"
+	@echo "make fuzz      every parser of sockets and files, for an hour (FUZZ_SECONDS)"
 	@echo "make bench     every figure in benchmarks/results"
 	@echo "make format    ruff format, clang-format"
 
@@ -66,11 +69,26 @@ $(1)/bin/python -c 'import sysconfig, pathlib; \
   "import site; site.addsitedir(%r)\n" % "$(shell $(PYTHON) -c 'import pathlib; print(pathlib.Path("$(VENV)").resolve())')/lib/python%s/site-packages" \
   % sysconfig.get_python_version())'
 endef
+TENSORFLOW := tensorflow-cpu==2.21.0 'keras>=3' tf_keras==2.21.0
 INSTALL := bin/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
 $(MPICH_VENV)/.installed: $(VENV)/.installed
 	$(call beside-the-first,$(MPICH_VENV))
 	$(MPICH_VENV)/$(INSTALL) mpich
+	touch $@
+
+# What a user has who installs kadril without torch: links to packages of the first one.
+# ml_dtypes is bfloat16 of numpy.
+$(NUMPY_VENV)/.installed: $(VENV)/.installed
+	$(BIN)/python -m venv --clear --without-pip $(NUMPY_VENV)
+	cd $(NUMPY_VENV)/lib/python*/site-packages && for name in numpy ml_dtypes kadril; do \
+	  ln -s $(abspath $(VENV))/lib/python*/site-packages/*$$name* .; done
+	touch $@
+
+# TensorFlow brings protobuf, abseil and a Keras, which nobody else has to carry or to import.
+$(TENSORFLOW_VENV)/.installed: $(VENV)/.installed
+	$(call beside-the-first,$(TENSORFLOW_VENV))
+	$(TENSORFLOW_VENV)/$(INSTALL) $(TENSORFLOW)
 	touch $@
 
 # The dash: where it does not install, the results say so, and the rest is measured.
@@ -87,7 +105,29 @@ demo: setup
 	@echo "== All-reduce on the same two ranks, beside gloo, MPI and a plain copy of memory."
 	$(BIN)/kadril bench --quick
 
-test: check native-test python-test
+# Parts run next to each other, LANES at once, since ranks wait for each other much of the time; a part
+# that fails does not keep the others from telling what they find. LANES=1 where the machine has other
+# work. Two sessions share the Python tests: one takes files from the first on, the other from the last.
+LANES ?= 2
+PYTHON_LANES := first-lane $(if $(filter-out 1,$(LANES)),last-lane)
+define run-parts
+@shared=$$(mktemp -d) && $(MAKE) --no-print-directory --keep-going --jobs=$(LANES) \
+  $(if $(filter-out 1,$(LANES)),--output-sync=target) $(1) $(PYTHON_LANES) SHARED=$$shared; code=$$?; \
+  $(BIN)/python tests/suite_times.py $$shared; rm -rf $$shared; exit $$code
+endef
+
+test: setup $(MPICH_VENV)/.installed $(NUMPY_VENV)/.installed $(TENSORFLOW_VENV)/.installed
+	$(call run-parts,tensorflow-test check native-test)
+
+python-test: setup $(MPICH_VENV)/.installed $(NUMPY_VENV)/.installed
+	$(call run-parts,)
+
+first-lane last-lane: %-lane:
+	$(PYTEST) $(QUICK) --require-mpi tests --lane $* $(SHARED)
+
+# In an environment of its own; a session that has no TensorFlow leaves the folder out.
+tensorflow-test: setup $(TENSORFLOW_VENV)/.installed
+	$(TENSORFLOW_VENV)/bin/python -m pytest $(QUICK) tests/tensorflow
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -109,25 +149,16 @@ mkdir -p build && $(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(absp
 $(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
 endef
 
-# Two lanes at once: ranks wait for each other much of the time. They share the tests: one takes files
-# from the first on, the other one from the last. LANES=1 where the machine has other work.
-LANES ?= 2
-python-test: setup $(MPICH_VENV)/.installed
-ifeq ($(LANES),1)
-	$(QUICK) tests
-else
-	@claims=$$(mktemp -d) && $(MAKE) --no-print-directory --jobs=2 --output-sync=target \
-	  first-lane last-lane CLAIMS=$$claims; code=$$?; rm -rf $$claims; exit $$code
-endif
-
-first-lane last-lane: %-lane:
-	$(QUICK) tests --lane $* $(CLAIMS)
-
 faults: setup $(MPICH_VENV)/.installed
 	$(PYTEST) tests/faults --timeout 3600 -o faulthandler_timeout=600
+	$(PYTEST) tests/launch -m faults --timeout 3600 -o faulthandler_timeout=600
 	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600 -o faulthandler_timeout=600
 
-bench: setup $(MPICH_VENV)/.installed $(DEEPSPEED_VENV)/.installed
+FUZZ_SECONDS ?= 3600
+fuzz: setup
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) tests/fuzz -rP --timeout $$(( $(FUZZ_SECONDS) + 600 )) -o faulthandler_timeout=0
+
+bench: setup $(MPICH_VENV)/.installed $(DEEPSPEED_VENV)/.installed $(TENSORFLOW_VENV)/.installed
 	$(BIN)/python benchmarks/run_all.py
 
 format: setup
@@ -136,4 +167,4 @@ format: setup
 	$(BIN)/clang-format -i $(shell find native -name '*.cc' -o -name '*.h')
 
 clean:
-	rm -rf $(VENV) $(MPICH_VENV) $(DEEPSPEED_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MPICH_VENV) $(DEEPSPEED_VENV) $(NUMPY_VENV) $(TENSORFLOW_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

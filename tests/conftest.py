@@ -1,16 +1,17 @@
-"""What holds for the whole suite: a session leaves nothing behind, and says what took long."""
+"""Rules for the whole suite: a session leaves nothing behind, and says what took long."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from suite_times import SuiteTimes, TimedTest, cpu_of_session
 
 from kadril.testing import no_leaks, shutdown
 from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY
@@ -35,6 +36,10 @@ def nothing_is_left(
         # A rank of Open MPI that is killed leaves its segment, elsewhere than in TMPDIR.
         patch.setenv(OPENMPI_DIRECTORY, str(memory))
         patch.setenv("XDG_RUNTIME_DIR", str(directory))
+        # Mode p of kadril.ddl keeps what it has measured; matplotlib keeps its fonts where it does.
+        fonts = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+        patch.setenv("MPLCONFIGDIR", fonts)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("tempfile.tempdir", str(directory))
         # Looked at without pytest's capture, which leads stdout elsewhere during a test only.
         uncaptured = pytestconfig.pluginmanager.getplugin(
@@ -52,9 +57,11 @@ def nothing_is_left(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--slowest` and `--lane`."""
+    """Add `--slowest`, `--times` and `--lane`."""
     text = "print so many of the slowest tests, and how long all of them took, by folder"
     parser.addoption("--slowest", type=int, default=0, metavar="N", help=text)
+    text = "write how long each test took to DIR, for `tests/suite_times.py DIR`"
+    parser.addoption("--times", default=None, metavar="DIR", help=text)
     text = "share the tests with another session: take files from this end, by claims in DIR"
     parser.addoption("--lane", nargs=2, default=None, metavar=("first|last", "DIR"), help=text)
 
@@ -74,12 +81,29 @@ def unit_of(item: pytest.Item) -> str:
     return re.sub(r"test_conformance_\w+\.py$", "test_conformance", name)
 
 
+def in_order_of_starts(items: Sequence[pytest.Item]) -> list[str]:
+    """Return the units, those that need the same processes next to each other.
+
+    Ranks of an MPI job take seconds of CPU time each to start: the session that begins with the
+    first has come through all tests over MPI when it meets the other, which starts none.
+    """
+    places: dict[str, int] = {}
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        world = parameters.get("world")
+        transport = parameters.get("transport") if world is None else world.key.transport
+        is_on_ranks = item.path.is_relative_to(Path(__file__).parent / "ranks")
+        place = 0 if str(transport).startswith("mpi") else 1 if is_on_ranks else 2
+        places[unit_of(item)] = min(place, places.get(unit_of(item), place))
+    return sorted(places, key=places.__getitem__)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the last file in the session that takes files from the last on."""
     lane = config.getoption("--lane")
     if lane is not None:
-        order = {unit: place for place, unit in enumerate(dict.fromkeys(map(unit_of, items)))}
+        order = {unit: place for place, unit in enumerate(in_order_of_starts(items))}
         items.sort(key=lambda item: order[unit_of(item)] * (1 if lane[0] == "first" else -1))
 
 
@@ -98,20 +122,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print where the time went: a suite stays quick only if somebody looks."""
+    """Say where the time went: a suite stays quick only if somebody looks."""
     num_shown = terminalreporter.config.getoption("--slowest")
-    tests: dict[str, float] = defaultdict(float)
-    folders: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):  # of a set-up, a call or a tear-down
-                tests[report.nodeid] += report.duration
-                folders[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration
+    directory = terminalreporter.config.getoption("--times")
+    tests = [
+        TimedTest(report.nodeid, report.outcome, report.duration)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)  # of a set-up, a call or a tear-down
+    ]
+    times = SuiteTimes(tests, cpu_of_session())
+    if directory:
+        times.write(Path(directory, f"{os.getpid()}.times.json"))
     if num_shown and tests:
-        title = f"slowest {num_shown} of {len(tests)} tests, which took {sum(tests.values()):.0f} s"
-        terminalreporter.section(title)
-        for name in sorted(tests, key=tests.__getitem__, reverse=True)[:num_shown]:
-            terminalreporter.line(f"{tests[name]:6.1f} s  {name}")
-        ordered = sorted(folders, key=folders.__getitem__, reverse=True)
-        sums = ", ".join(f"{name} {folders[name]:.0f} s" for name in ordered)
-        terminalreporter.line(f"by folder: {sums}")
+        terminalreporter.section("where the time went")
+        for line in times.lines(num_shown):
+            terminalreporter.line(line)

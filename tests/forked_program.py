@@ -19,7 +19,7 @@ from unittest import mock
 import torch._dynamo  # which the first optimizer imports in every rank, unless it is there
 
 from kadril.compat import job_variables, rank_variables
-from kadril.launch.job import Job
+from kadril.launch.local.job import Job
 from kadril.testing import Ranks
 
 __all__ = ["print_of", "run_forked"]

@@ -270,7 +270,7 @@ def test_autograd_functions_and_modules(world: World) -> None:
 
 
 def in_place_behind_autograd(world: World) -> None:
-    """What `torch.distributed.all_reduce` does: the sum is right, its backward is the identity."""
+    """Reduce as `torch.distributed.all_reduce` does: right sum, but the identity as backward."""
     x, y = points(world, torch.float64, 6, 6)
 
     def forward(value: torch.Tensor) -> torch.Tensor:

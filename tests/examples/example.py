@@ -1,4 +1,4 @@
-"""How the tests of this folder run an example."""
+"""Ways to run an example in the tests of this folder."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def run_alone(name: str, *arguments: str) -> list[str]:
 
 
 def run_on_pool(program: str, num_ranks: int = 2) -> list[str]:
-    """What each rank of the standing pool prints; `kadril.init()` gives the world that is there."""
+    """Return the output of each rank of the standing pool, on whose world `kadril.init()` opens."""
     return run_on_ranks(num_ranks, run_text, program)
 
 
 def run_text(_: World, program: str) -> str:
-    """What a program prints in this process."""
+    """Return the output of a program in this process."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102

@@ -26,6 +26,11 @@ def check_training(lines: list[str], way: str, num_epochs: int) -> None:
     assert "slowest learner" in text
 
 
+def test_ddl_mnist() -> None:
+    check_training(run_example("ddl_mnist.py", *WORDS), "shm all-reduce", 2)
+
+
+@pytest.mark.long  # `mpirun` starts it every day
 def test_ddl_mnist_by_kadril_run() -> None:
     check_training(launch_example("ddl_mnist.py", *WORDS), "shm all-reduce", 2)
 

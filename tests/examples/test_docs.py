@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kadril.launch.option_table import page
+import kadril
+from kadril.frameworks import is_installed
+from kadril.launch.verbs.option_table import page
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -33,7 +35,7 @@ def prose(path: Path) -> str:
 
 
 def quoted(path: Path) -> list[str]:
-    """What stands in backticks."""
+    """Return the texts in backticks."""
     return re.findall(r"`([^`\n]+)`", prose(path))
 
 
@@ -76,13 +78,18 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 def resolve(name: str) -> object:
-    """What a dotted name stands for.
+    """Return what a dotted name stands for.
 
     Raises:
         AttributeError: nothing.
     """
     value: object = importlib.import_module("kadril")
     parts = name.split(".")
+    if parts[1] in ("tensorflow", "keras") and not is_installed(parts[1]):
+        path = Path(kadril.__file__).parent.joinpath(*parts[1:])
+        if path.is_dir() or path.with_suffix(".py").exists():
+            return path  # what it holds is tested where TensorFlow is
+        raise AttributeError(name)
     for i, part in enumerate(parts[1:], 2):
         try:
             value = getattr(value, part)

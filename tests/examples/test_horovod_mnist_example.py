@@ -15,7 +15,7 @@ import re
 from functools import cache
 
 import pytest
-from example import launch_example, run_example
+from example import run_example
 
 BOUND = 1e-9
 NUMBER = r"(\d+\.\d+(?:e-?\d+)?)"
@@ -25,11 +25,7 @@ NUMBER = r"(\d+\.\d+(?:e-?\d+)?)"
 def losses(num_ranks: int, *arguments: str) -> list[tuple[float, float]]:
     """Loss in training and test after each epoch."""
     words = ("--double", "--num-images", "480", "--epochs", "2", *arguments)
-    if num_ranks == 2 and not arguments:  # started as a user would; the others are only faster
-        options = ("--compat", "horovod")
-        lines = launch_example("horovod_mnist.py", *words, num_ranks=num_ranks, options=options)
-    else:
-        lines = run_example("horovod_mnist.py", *words, num_ranks=num_ranks, compat="horovod")
+    lines = run_example("horovod_mnist.py", *words, num_ranks=num_ranks, compat="horovod")
     text = "\n".join(lines)
     found = re.findall(rf"train loss {NUMBER}, test loss {NUMBER},", text)
     assert len(found) == 2, text

@@ -67,7 +67,7 @@ def told(error: BaseException) -> str:
 
 
 def run_program(world: World, program: str) -> str:
-    """How a program ends on this rank."""
+    """Run a program on this rank, and return the text of the error that ends it."""
     try:
         exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
     except Exception as error:
@@ -91,7 +91,7 @@ def convert(options: dict[str, str]) -> dict[str, object]:
 
 
 def in_a_child(world: World) -> str:
-    """What a child by fork of a rank is told."""
+    """Return the error that a child by fork of a rank gets."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.write(writer, run_program(world, "import kadril; kadril.rank()").encode())

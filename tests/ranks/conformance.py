@@ -1,4 +1,4 @@
-"""What the conformance tests share: the transports they run on, and small tools."""
+"""Tools of the conformance tests: the transports they run on, and small helpers."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def raises_mismatch(transport: Transport, *texts: str) -> Iterator[None]:
 
 
 def offsets(counts: Sequence[int]) -> list[int]:
-    """Where each part begins, and where the last ends."""
+    """Return where each part begins, and where the last ends."""
     return [0, *np.cumsum(counts, dtype=np.int64).tolist()]

@@ -1,4 +1,4 @@
-"""What tests on ranks need of pytest: which worlds are for every day, their order, transports."""
+"""Set-up of tests on ranks: which worlds are for every day, their order, transports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ HERE = Path(__file__).parent
 # Sizes of worlds for every day, of a test that has several on such a transport. What depends on the
 # number of ranks is one code for all networks (`NetworkTransport`), and what a carrier does for an
 # exchange does not depend on it: so all of these together see each size on a network, and each
-# carrier. `make faults` has every pair.
-EVERYDAY_SIZES = {"c10d": {1, 3}, "mpi:openmpi": {2}, "mpi:mpich": {4}, "tiered": {3}}
+# carrier. `make faults` has every pair. On shared memory they are for tests of all transports:
+# native tests, and tests of layers, run with more ranks there. Tests on shared memory alone run at
+# all of their sizes but 2 where they have 3: what goes wrong with one peer goes wrong with two, and
+# the many tests that have two ranks only see what is particular to a pair.
+EVERYDAY_SIZES = {
+    "shm": {2, 3},
+    "c10d": {1, 3},
+    "mpi:openmpi": {2},
+    "mpi:mpich": {4},
+    "tiered": {3},
+}
 
 
 @pytest.fixture
@@ -52,6 +61,7 @@ def mark_rare_worlds(items: Sequence[pytest.Item]) -> None:
     """Mark tests in worlds that are not for every day as `long`."""
     worlds = []
     sizes: dict[tuple[str, str], set[int]] = defaultdict(set)
+    transports: dict[str, set[str]] = defaultdict(set)
     for item in items:
         callspec = getattr(item, "callspec", None)
         world = None if callspec is None else callspec.params.get("world")
@@ -59,8 +69,11 @@ def mark_rare_worlds(items: Sequence[pytest.Item]) -> None:
             test = (item.nodeid.partition("[")[0], world.key.transport)
             worlds.append((item, test, world.key))
             sizes[test].add(world.key.size)
+            transports[test[0]].add(world.key.transport)
     for item, test, key in worlds:
         everyday = EVERYDAY_SIZES.get(key.transport, sizes[test])
+        if transports[test[0]] == {"shm"}:
+            everyday = sizes[test] - ({2} if 3 in sizes[test] else set())
         if key.size not in (everyday & sizes[test] or {max(sizes[test])}):
             item.add_marker(pytest.mark.long)
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from kadril.transport.base import OPS
-from kadril.transport.buffer import DTYPES, Array, as_bytes
+from kadril.transport.buffer import DTYPES, Array
+from kadril.transport.tensor import tensor_bytes
 
 __all__ = [
     "DTYPE_NAMES",
@@ -59,7 +60,7 @@ def scales_of(name: str, op: str) -> tuple[tuple[float, float], ...]:
 
 
 def pattern(name: str, op: str, rank: int, count: int) -> Values:
-    """What a rank gives, in 64 bits."""
+    """Return the input of a rank, in 64 bits."""
     i = np.arange(count, dtype=np.int64)
     signed = not (name.startswith("uint") or name == "bool")
     if name == "bool":
@@ -80,7 +81,7 @@ def pattern(name: str, op: str, rank: int, count: int) -> Values:
 
 
 def inputs(name: str, op: str, rank: int, count: int) -> torch.Tensor:
-    """What a rank gives, as a tensor."""
+    """Return the input of a rank, as a tensor."""
     return as_dtype(pattern(name, op, rank, count), name)
 
 
@@ -163,7 +164,7 @@ def same(one: Array, other: Array) -> bool:
         return False
     if a.is_floating_point() or a.is_complex():
         return bool((a == b).all())
-    return torch.equal(as_bytes(a), as_bytes(b))  # torch compares no uint16 and wider
+    return torch.equal(tensor_bytes(a), tensor_bytes(b))  # torch compares no uint16 and wider
 
 
 def misaligned(tensor: torch.Tensor, offset: int = 1) -> torch.Tensor:
@@ -174,5 +175,5 @@ def misaligned(tensor: torch.Tensor, offset: int = 1) -> torch.Tensor:
     memory = bytearray(size + 64)
     begin = offset - torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % 16 + 16
     copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=begin)
-    as_bytes(copy).copy_(as_bytes(tensor))
+    tensor_bytes(copy).copy_(tensor_bytes(tensor))
     return copy.view(tensor.shape)

@@ -28,7 +28,7 @@ def inductor(cache: Path) -> Iterator[None]:
 
 
 def forget() -> None:
-    """What a new process does not know: all but the files of the cache."""
+    """Forget what a new process does not know: all but the files of the cache."""
     from torch._inductor.utils import clear_caches
 
     torch._dynamo.reset()

@@ -156,7 +156,7 @@ def test_a_graph_is_never_cut_in_silence(world: World) -> None:
 
 @ranks(2)
 def test_the_operations_that_the_errors_name(world: World) -> None:
-    """What is named instead can be pasted, takes the same tensor, and has a gradient."""
+    """Operations that errors name can be pasted, take the same tensor, and have a gradient."""
     x = torch.ones(2, 2, requires_grad=True)
     only_root = kadril.partition.world_partition().create_partition_inclusive([0])
     is_root = world.rank == 0
@@ -189,7 +189,7 @@ def test_the_operations_that_the_errors_name(world: World) -> None:
 
 @ranks(2)
 def test_a_graph_sees_what_was_overwritten(world: World) -> None:
-    """In place, as for torch's own operations: a saved tensor that has changed is found out."""
+    """Autograd notices that a saved tensor was changed in place, as for torch's own operations."""
     weight = torch.ones(3, requires_grad=True)
     x = torch.ones(3)
     y = (weight * x).sum()

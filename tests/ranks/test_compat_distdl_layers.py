@@ -505,6 +505,7 @@ def test_gradients_of_parameters_that_are_nothing_here(world: World) -> None:
     assert feature.weight.dtype == torch.float64
 
 
+@pytest.mark.long  # the only one with so many ranks; sums of twelve are in test_shm_same_bits
 @ranks(12)
 def test_twelve_workers_of_a_linear_layer(world: World) -> None:
     """Inputs that are nothing here have gradients that are nothing; sums are those of a tree."""

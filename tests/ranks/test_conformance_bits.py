@@ -11,7 +11,7 @@ from exact import DTYPE_NAMES, ops_of, torch_dtype
 
 from kadril.testing import RankPool
 from kadril.transport.base import Transport
-from kadril.transport.buffer import as_bytes
+from kadril.transport.tensor import tensor_bytes
 from kadril.world import World
 
 CASES = [(name, op) for name in DTYPE_NAMES for op in ops_of(name)]
@@ -46,17 +46,17 @@ def digest_case(transport: Transport, name: str, op: str, number: int) -> str:
         array = random_values(name, seed, count)
         scales = {"prescale": 0.37, "postscale": 1.9} if count == 500 else {}
         transport.allreduce(array, op, **scales)  # type: ignore[arg-type]
-        digest.update(as_bytes(array).numpy())
+        digest.update(tensor_bytes(array).numpy())
         counts = [count // 2, *[0] * (transport.size - 2), count - count // 2]
         part = torch.zeros(counts[transport.rank], dtype=torch_dtype(name))
         transport.reduce_scatterv(random_values(name, seed, count), part, counts, op)  # type: ignore[arg-type]
-        digest.update(as_bytes(part).numpy())
+        digest.update(tensor_bytes(part).numpy())
     return digest.hexdigest()
 
 
 @pytest.fixture(scope="module")
 def shared_memory_digests(rank_pool: RankPool) -> dict[int, list[dict[str, str]]]:
-    """What ranks get over shared memory, by the size of the world."""
+    """Return what ranks get over shared memory, by the size of the world."""
     return {size: rank_pool.run(size, digest_of_results, transport="shm") for size in SIZES}
 
 

@@ -1,4 +1,4 @@
-"""What one rank can see by itself is raised at once, on that rank, and nobody has waited."""
+"""Mistakes that one rank can see by itself are raised at once, on that rank, and nobody waits."""
 
 from __future__ import annotations
 

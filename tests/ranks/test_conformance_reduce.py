@@ -19,7 +19,7 @@ from exact import (
 
 from kadril.errors import UnsupportedError
 from kadril.transport.base import OPS
-from kadril.transport.buffer import as_bytes
+from kadril.transport.tensor import tensor_bytes
 from kadril.world import World
 
 COUNT = 37  # above the bytes that ride along in a meeting for all but the 8-bit types
@@ -155,5 +155,5 @@ def random_floats(name: str, seed: int, count: int) -> torch.Tensor:
 
 
 def assert_same_bits(one: torch.Tensor, other: torch.Tensor, case: str) -> None:
-    differences = (as_bytes(one) != as_bytes(other)).nonzero()
+    differences = (tensor_bytes(one) != tensor_bytes(other)).nonzero()
     assert len(differences) == 0, f"{case}: {len(differences)} bytes differ, at {differences[:4]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import gc
 import os
 import signal
@@ -220,14 +221,23 @@ def test_what_cannot_travel_is_named(rank_pool: RankPool) -> None:
 def leave_out_of_step(world: World) -> None:
     """Rank 0 makes a call that nobody else makes, from a thread, and returns without it."""
     if world.rank == 0:
-        entered = threading.Event()
+        call = functools.partial(world.transport.barrier, name="extra")
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        wait_until_it_sleeps(thread)
 
-        def call() -> None:
-            entered.set()
-            world.transport.barrier(name="extra")
 
-        threading.Thread(target=call, daemon=True).start()
-        entered.wait()
+def wait_until_it_sleeps(thread: threading.Thread) -> None:
+    """Wait until a thread waits for something other than the interpreter's lock.
+
+    Seen: the thread had not come as far as its call when the pool's own barrier began. The lock is
+    free during the reads below, so a thread that only wants that is running in one of them.
+    """
+    asleep = 0
+    while asleep < 5:
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+        time.sleep(0.001)
 
 
 def test_a_test_that_leaves_ranks_out_of_step_fails_itself(rank_pool: RankPool) -> None:
@@ -298,7 +308,7 @@ def test_lost_ranks_are_described_and_replaced(rank_pool: RankPool) -> None:
 
 
 class Interrupted(Exception):  # noqa: N818
-    """What a timeout of pytest, or Ctrl-C, looks like to the pool."""
+    """Stand-in for a timeout of pytest, or Ctrl-C, as the pool sees it."""
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def test_a_slow_link_is_called_slow(whole: HostNetwork) -> None:
     options = {"link_timeout": LINK_TIMEOUT, "patience": 1.5, "stall_warning": 1.0}
     whole.set_rate("8mbit")
     with Ranks(2, transport="tcp", network=whole, **options) as ranks:
-        ranks.start(sum_many, 500_000, 1)  # 2 MB each way, at 1 MB/s
+        ranks.start(sum_many, 1_000_000, 1)  # 4 MB each way, at 1 MB/s
         for outcome in ranks.wait(30.0):
             assert outcome.error is None, outcome
             assert "is slow" in outcome.output, outcome.output

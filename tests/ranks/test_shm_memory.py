@@ -24,20 +24,20 @@ def shared(world: World) -> SharedMemory:
 @ranks(2)
 def test_shared_memory_is_zeroed_and_typed(world: World) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.complex128, torch.bool, torch.uint16):
-        tensor = shared(world).empty((3, 5), dtype)
+        tensor = world.shared_empty((3, 5), dtype)
         assert tensor.shape == (3, 5)
         assert tensor.dtype == dtype
         assert not tensor.any()
         assert shared(world).segment.contains(tensor.data_ptr(), tensor.nbytes)
-    assert shared(world).empty(0).numel() == 0
-    assert shared(world).empty(()).shape == ()
+    assert world.shared_empty(0).numel() == 0
+    assert world.shared_empty(()).shape == ()
 
 
 @ranks(2)
 def test_memory_goes_back_when_its_last_view_dies(world: World) -> None:
     gc.collect()
     before = shared(world).segment.num_allocated_bytes
-    tensor = shared(world).empty(1 << 20)
+    tensor = world.shared_empty(1 << 20)
     view: object = tensor.view(1024, 1024)[3:5].numpy()
     assert shared(world).segment.num_allocated_bytes == before + (4 << 20)
     del tensor
@@ -57,7 +57,7 @@ def resident_shared_kilobytes() -> int:
 def test_freed_memory_leaves_the_machine(world: World) -> None:
     """The pages are punched out of the segment, not only marked as free."""
     before = resident_shared_kilobytes()
-    tensor = shared(world).empty(16 << 20)
+    tensor = world.shared_empty(16 << 20)
     tensor.fill_(1)
     assert resident_shared_kilobytes() - before >= 60 << 10
     del tensor
@@ -70,7 +70,7 @@ def test_no_room_names_bytes_and_remedy_and_hurts_nobody(world: World) -> None:
     """More than the machine has: an error here, where touching it would have been a SIGBUS."""
     needed = 1 << 44
     with pytest.raises(NoRoomError) as caught:
-        shared(world).empty(needed // 4)
+        world.shared_empty(needed // 4)
     assert caught.value.needed == needed
     assert caught.value.available is not None
     assert "17,592,186,044,416 bytes" in str(caught.value)
@@ -82,7 +82,7 @@ def test_no_room_names_bytes_and_remedy_and_hurts_nobody(world: World) -> None:
 @ranks(2, shared_capacity=8 << 20)
 def test_a_full_heap_names_the_option(world: World) -> None:
     with pytest.raises(NoRoomError, match="KADRIL_SHARED_CAPACITY"):
-        shared(world).empty(9 << 20, torch.uint8)
+        world.shared_empty(9 << 20, torch.uint8)
 
 
 @ranks(2, shared_backing="named")
@@ -91,7 +91,7 @@ def test_the_named_fallback_leaves_no_name(world: World) -> None:
     link = str(Path(f"/proc/self/fd/{shared(world).segment.descriptor}").readlink())
     assert link.startswith("/dev/shm/kadril-")  # noqa: S108
     assert link.endswith(" (deleted)")
-    x = shared(world).empty(100_000)
+    x = world.shared_empty(100_000)
     x.fill_(world.rank + 1)
     world.transport.allreduce(x)
     assert x.eq(3).all()
@@ -109,7 +109,7 @@ def test_the_segment_has_no_name_and_cannot_shrink(world: World) -> None:
 def test_mixed_memory_takes_the_staged_way(world: World) -> None:
     """Some ranks give shared memory, some do not: the way is agreed on, and the result the same."""
     for count in (5, 200_000):
-        mine = shared(world).empty(count) if world.rank == 0 else torch.empty(count)
+        mine = world.shared_empty(count) if world.rank == 0 else torch.empty(count)
         mine.copy_(torch.arange(count) % 1000 + world.rank)
         world.transport.allreduce(mine)
         expected = (torch.arange(count) % 1000) * world.size + sum(range(world.size))

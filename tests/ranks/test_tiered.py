@@ -1,4 +1,4 @@
-"""What is particular to tiers: layouts, chunks, groups, who is named when somebody is lost.
+"""Particulars of tiers: layouts, chunks, groups, who is named when somebody is lost.
 
 Hosts are told apart by labels here, so all of them are this one. The conformance tests run over
 tiers too.
@@ -152,7 +152,7 @@ def test_capabilities_are_those_of_the_parts(world: World) -> None:
 
 @ranks(5, transports=["tiered"], hosts="3+2")
 def test_tensors_in_the_memory_of_a_host(world: World) -> None:
-    """What the ranks of a host share is reduced in place; hosts differ, and the sums do not."""
+    """Memory that the ranks of a host share is reduced in place; hosts differ, the sums do not."""
     transport = tiers_of(world, 30_000)
     memory = transport.host_memory
     assert memory is not None

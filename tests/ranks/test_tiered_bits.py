@@ -12,7 +12,7 @@ from test_conformance_bits import digest_case
 
 from kadril.errors import ConfigError
 from kadril.testing import RankPool, ranks
-from kadril.transport.buffer import as_bytes
+from kadril.transport.tensor import tensor_bytes
 from kadril.transport.tiers.tiered import TieredTransport
 from kadril.world import World
 
@@ -52,15 +52,15 @@ def test_any_layout_has_the_same_bits_on_every_rank_and_in_every_run(
 
 
 def digest_of_sums(world: World) -> tuple[float, ...]:
-    """What a sum of random floats of each width is, as exact numbers."""
+    """Return sums of random floats of each width, as exact numbers."""
     sums = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for count in (100, 3_000, 12_000, 100_000):
             generator = torch.Generator().manual_seed(world.rank)
             array = torch.randn(count, generator=generator, dtype=torch.float64).to(dtype)
             world.transport.allreduce(array)
-            weights = torch.arange(1, 1 + as_bytes(array).numel(), dtype=torch.float64)
-            sums.append((as_bytes(array).double() * weights).sum().item())
+            weights = torch.arange(1, 1 + tensor_bytes(array).numel(), dtype=torch.float64)
+            sums.append((tensor_bytes(array).double() * weights).sum().item())
     return tuple(sums)
 
 
@@ -144,3 +144,30 @@ def test_dimensions_that_do_not_match_the_hosts_are_refused(rank_pool: RankPool)
     with pytest.raises(Exception, match=r"1x3 are for 1 \* 3 = 3 ranks, and there are 2"):
         rank_pool.run(2, digest_of_sums, transport="tiered", hosts="1+1", tiers="1x3")
     assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize("hosts", ["2+2", "3+1"])
+def test_several_arrays_at_once_have_the_bits_of_one_after_the_other(
+    rank_pool: RankPool, hosts: str
+) -> None:
+    """Long ones share a pipeline, whose chunks must not be taken for each other's."""
+    for equal in rank_pool.run(4, reduce_many_and_each, transport="tiered", hosts=hosts):
+        assert equal == [True] * 4
+
+
+def reduce_many_and_each(world: World) -> list[bool]:
+    """Whether each of several arrays has the bits that it has alone."""
+    world.transport.chunk_bytes = 40_000  # type: ignore[attr-defined]
+    dice = torch.Generator().manual_seed(world.rank)
+    arrays = [torch.randn(count, generator=dice) for count in (100_000, 30_001, 600, 50_000)]
+    alone = [array.clone() for array in arrays]
+    for array in alone:
+        world.transport.allreduce(array, postscale=0.25)
+    results = [torch.empty_like(array) for array in arrays]
+    is_last = [array is arrays[-1] for array in arrays]
+    outs = [a if last else r for a, r, last in zip(arrays, results, is_last, strict=True)]
+    world.transport.allreduce_many(arrays, postscale=0.25, outs=outs)
+    long = [array.clone() for array in alone[:2]]
+    world.transport.allreduce_many(long, op="max")
+    in_place = all(torch.equal(a, b) for a, b in zip(long, alone, strict=False))
+    return [torch.equal(a, b) and in_place for a, b in zip(outs, alone, strict=True)]

@@ -1,4 +1,4 @@
-"""What crosses the uplinks of real hosts: namespaces with links of their own, where bytes count."""
+"""Traffic on the uplinks of real hosts: namespaces with links of their own, where bytes count."""
 
 from __future__ import annotations
 

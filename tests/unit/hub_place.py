@@ -1,4 +1,4 @@
-"""What the tests of the hub share: a place to meet, ranks as threads or processes, a raw client."""
+"""Tools for tests of the hub: a place to meet, ranks as threads or processes, a raw client."""
 
 from __future__ import annotations
 

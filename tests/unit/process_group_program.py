@@ -1,8 +1,8 @@
 """Programs that start their ranks by `torch.multiprocessing` and call `init_process_group()`.
 
-    process_group_program.py <scenario> <directory>
+    process_group_program.py <directory>
 
-Two ranks go through the scenario together; each writes what it saw to a file of the directory.
+Two ranks go through each scenario together; each writes what it saw to a file of the directory.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which the first optimizer of each rank would import
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
@@ -69,7 +71,7 @@ def failure(call: Callable[[], object]) -> str:
 
 
 def in_child(call: Callable[[], str]) -> str:
-    """What a call gives in a child made by fork."""
+    """Return the result of a call in a child made by fork."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = os.fork()
@@ -98,7 +100,7 @@ def ways(rank: int, directory: str, ports: list[int]) -> dict[str, Any]:
 
 
 def optimizers(rank: int, directory: str, ports: list[int]) -> dict[str, Any]:
-    """What users build on a world: gradients of 1 and 2 are averaged to 1.5."""
+    """Step optimizers that users build on a world: gradients of 1 and 2 are averaged to 1.5."""
     make_group("tcp", rank, directory, ports)
     results = {}
     for name in ("hvd", "sharded"):
@@ -205,7 +207,8 @@ def free_ports() -> list[int]:
     return ports
 
 
-def main(scenario: str, directory: str) -> None:
+def play(scenario: str, directory: str) -> None:
+    """Start the ranks of a scenario, and wait for their end."""
     if scenario != "forked":
         # Ranks that `spawn` starts load torch again: one scenario shows that they are the same.
         method = "spawn" if scenario == "optimizers" else "fork"
@@ -223,6 +226,15 @@ def main(scenario: str, directory: str) -> None:
         results.append([json.loads(each.read_text()) for each in files])
     for rank, seen in enumerate(zip(*results, strict=True)):
         Path(directory, f"{scenario}.{rank}.json").write_text(json.dumps(seen))
+
+
+def main(directory: str) -> None:
+    """Play all scenarios; `forked` comes last, since it opens a world in this process."""
+    for scenario in SCENARIOS:
+        try:
+            play(scenario, directory)
+        except Exception:
+            Path(directory, f"{scenario}.error").write_text(traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What may be asked of `kadril bench`, and what may not."""
+"""Options that `kadril bench` accepts, and those that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who measures what, and when. The jobs here do not measure: what is tested is who is asked."""
+"""Order of measurements. The jobs here measure nothing: what is tested is who is asked."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def make_works(name: str, num_bytes: int = 4 * 300) -> list[Workload]:
 
 
 def reference(name: str, works: list[Workload]) -> list[Floats]:
-    """What each rank gets, straight from the definition."""
+    """Return the result of each rank, straight from the definition."""
     sources = [work.source.copy() for work in works]
     total = np.sum(sources, axis=0) if name not in ("allgatherv",) else None
     results = []

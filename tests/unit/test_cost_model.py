@@ -46,6 +46,32 @@ def test_messages_count_for_every_chunk() -> None:
     assert schedule.seconds(TIERS) == 10 + 12 + 3 * 12
 
 
+def test_the_processors_of_a_host_do_the_work_of_all_its_ranks() -> None:
+    """Two ranks send and receive 40 bytes in all: 80 s at 1 s each, on one core or on two."""
+    tiers = (INSIDE, TierSpeed(bandwidth=10.0, latency=0.0, byte_cost=1.0))
+    schedule = Schedule("s", (Phase(1, 0, 0, 40),), num_local=2)
+    assert schedule.seconds(tiers) == schedule.seconds(tiers, cores=2) == 80 / 2
+    assert schedule.seconds(tiers, cores=1) == 80
+    assert schedule.seconds(tiers, cores=8) == 80 / 2  # a rank has one thread
+    assert schedule.seconds(tiers, cores=0.5) == 160  # hosts that share a machine
+    quick = (INSIDE, tiers[1]._replace(byte_cost=0.01))
+    assert schedule.seconds(quick, cores=1) == 40 / 10  # the link takes longer
+
+
+def test_what_moves_inside_a_host_is_work_of_its_processors() -> None:
+    # Of each of four chunks: 2 s inside a host and 12 s of messages, on the same core; 10 s between
+    # hosts.
+    schedule = Schedule("s", (Phase(0, 0, 0, 800), Phase(1, 0, 6, 400)), num_chunks=4)
+    assert schedule.seconds(TIERS) == 2 + 10 + 12 + 3 * (2 + 12)
+
+
+def test_leaders_send_for_their_hosts() -> None:
+    schedule = tiered_schedule(grid_topology(4, 2), 64, way="leaders")
+    assert schedule.num_local == 1
+    assert schedule.uplink_bytes() == 3 * 64  # everything to every other host
+    assert [phase.num_bytes for phase in schedule.phases if phase.tier == 0] == [64, 64]
+
+
 def test_a_chunk_is_passed_on_as_often_as_a_tree_is_deep() -> None:
     schedule = Schedule("s", (Phase(1, 0, 0, 400, depth=3),), num_chunks=4)
     assert schedule.seconds(TIERS) == 3 * 10 + 3 * 10

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.launch.binding import bind_ranks, describe_sharing, thread_variables
-from kadril.launch.cpu_topology import CpuTopology, this_topology
-from kadril.launch.rank_file import PlacedRank, parse_slots
+from kadril.launch.mapping.binding import bind_ranks, describe_sharing, thread_variables
+from kadril.launch.mapping.cpu_topology import CpuTopology, this_topology
+from kadril.launch.mapping.rank_file import PlacedRank, parse_slots
 
 # Two sockets, two cores on each, two threads on each core, numbered as Linux does on Intel's.
 SMT = CpuTopology((((0, 4), (1, 5)), ((2, 6), (3, 7))), frozenset(range(8)))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kadril.ddl.checking import find_worst, floor_of
-from kadril.ddl.links import Link, find_slow_link, pair_up
+from kadril.ddl.links import Link, find_slow_link
+from kadril.transport.tiers.tier_probe import pair_up
 
 
 def worst(value: list[float], reference: list[float], limit: float = 0.1, floor: float = 1e-3):

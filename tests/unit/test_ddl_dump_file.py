@@ -12,7 +12,7 @@ from kadril import cli
 from kadril.ddl import command
 from kadril.ddl.dump_file import read_dump, write_dump
 from kadril.ddl.packing import DTYPE_OF_NAME
-from kadril.transport.buffer import as_bytes
+from kadril.transport.tensor import tensor_bytes
 
 FACTS = {"rank": 1, "size": 2, "host": "a", "note": "any text, also \n lines"}
 
@@ -24,7 +24,7 @@ def test_every_dtype_is_read_as_it_was_written(name: str, tmp_path: Path) -> Non
     dump = read_dump(path)
     assert dump.facts == FACTS
     assert dump.arrays["input"].dtype == array.dtype
-    assert torch.equal(as_bytes(dump.arrays["input"]), as_bytes(array))
+    assert torch.equal(tensor_bytes(dump.arrays["input"]), tensor_bytes(array))
     assert dump.arrays["none"].numel() == 0
 
 

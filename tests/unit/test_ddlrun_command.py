@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.launch.ddlrun_command import main, make_parser, to_options
 from kadril.launch.options import RunOptions
-from kadril.launch.rank_file_command import main as write_rank_file
+from kadril.launch.verbs.ddlrun_command import main, make_parser, to_options
+from kadril.launch.verbs.rank_file_command import main as write_rank_file
 
 HOSTS = "192.0.2.1,192.0.2.2,192.0.2.3"
 

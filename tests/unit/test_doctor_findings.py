@@ -1,4 +1,4 @@
-"""What `kadril doctor` makes of versions, limits, variables, and of what ranks say."""
+"""Findings of `kadril doctor` about versions, limits, variables, and what ranks say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import kadril
 from kadril.config import TRANSPORTS
-from kadril.launch.build_report import transports as report_transports
+from kadril.launch.request.build_report import transports as report_transports
 from kadril.observe.environment import find_environment
 from kadril.observe.finding import Finding
 from kadril.observe.machine import look_at_machine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kadril.observe.doctor import main
@@ -27,7 +29,14 @@ steps
   1  reduce-scatter inside hosts
   2  out across tier 1, and add
   3  all-gather inside hosts
+
+measured: nothing yet on such hosts. kadril.ddl.init with `-mode p` measures them, and keeps it
 """
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def test_the_plan_of_uneven_hosts(capsys: pytest.CaptureFixture[str]) -> None:

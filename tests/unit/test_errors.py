@@ -56,7 +56,7 @@ REQUEST = "allreduce(float32[2], sum, name='grad')"
 
 
 def failure(reason: str, **fields: Any) -> Any:
-    """What the native engine gives for a request that failed."""
+    """Make a failure as the native engine gives it for a request."""
     usual = {"detail": REQUEST, "member": 1, "elapsed": 1.5, "stopped": False, "late": [1]}
     return SimpleNamespace(reason=reason, **(usual | fields))
 

@@ -35,7 +35,7 @@ def place() -> Iterator[Place]:
 
 
 def texts(outcomes: list[Outcome]) -> list[str]:
-    """What every rank was told; each must have raised RendezvousError."""
+    """Return the message that every rank got; each must have raised RendezvousError."""
     for outcome in outcomes:
         outcome.join()
         assert isinstance(outcome.error, RendezvousError), repr(outcome.error or outcome.value)

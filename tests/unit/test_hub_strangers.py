@@ -174,7 +174,7 @@ def test_another_job_with_the_same_secret(place: Place) -> None:
 
 
 def test_a_replayed_claim(place: Place) -> None:
-    """What was recorded of a good handshake is worthless on the next connection."""
+    """Messages recorded in a good handshake are worthless on the next connection."""
     server = Outcome(lambda: place.open(0, 2))
     with RawClient(place) as good:
         recorded = good.claim(1, 2)

@@ -1,4 +1,4 @@
-"""What an agent knows of its host: variables of ranks, addresses and ports, its own identity."""
+"""Host of an agent: variables of ranks, addresses and ports, its own identity."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from kadril.compat import rank_variables as horovod_variables
-from kadril.launch.agent import hello, host_identity, rank_variables
-from kadril.launch.network_address import find_address, free_port
 from kadril.launch.options import LaunchError
+from kadril.launch.remote.agent import hello, host_identity, rank_variables
+from kadril.launch.remote.network_address import find_address, free_port
 
 
 def test_variables_of_the_launcher_and_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

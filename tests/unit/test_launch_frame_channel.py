@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kadril.launch.frame_channel import HEADER, MARK, Frame, FrameChannel, Kind
+from kadril.launch.remote.frame_channel import HEADER, MARK, Frame, FrameChannel, Kind
 
 
 class Side:

@@ -1,4 +1,4 @@
-"""Which rank is on which host: by rank file, by list of hosts, and where they contradict."""
+"""Placement of ranks on hosts: by rank file, by list of hosts, and where they contradict."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from kadril.errors import ConfigError
 from kadril.launch.command import parse
-from kadril.launch.hosts import Host
-from kadril.launch.placement import place_on_hosts, place_with_file
-from kadril.launch.rank_file import parse_rank_file
+from kadril.launch.mapping.hosts import Host
+from kadril.launch.mapping.placement import place_on_hosts, place_with_file
+from kadril.launch.mapping.rank_file import parse_rank_file
 
 
 def test_slots_are_filled_in_order() -> None:

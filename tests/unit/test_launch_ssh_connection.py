@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from kadril.launch.ssh_connection import is_unanswered
+from kadril.launch.remote.ssh_connection import is_unanswered
 
 HEADER = (
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout\n"

@@ -24,7 +24,7 @@ from kadril.config import TRANSPORTS
 ROOT = Path(kadril.__file__).parent
 
 LAYERS = (
-    {"errors"},
+    {"errors", "frameworks", "needs_torch"},
     {"horovod_variables"},
     {"config"},
     {"_native"},
@@ -32,8 +32,13 @@ LAYERS = (
     {"world"},
     {"partition"},
     {"ops", "engine", "collectives"},
-    {"torch", "nn", "sharded", "ddl"},
+    {"shared_engine"},
+    {"shared_keras"},
+    {"torch", "tensorflow", "nn", "sharded", "ddl"},
+    {"experiment", "keras"},
 )
+# In the drawing of README.md: a line by themselves.
+BELOW_ALL = ("config", "horovod_variables", "errors", "frameworks", "needs_torch")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # They may use all layers and each other; no layer may use them.
@@ -186,7 +191,7 @@ def test_the_drawing_shows_the_layers() -> None:
     assert set(re.findall(r"\w+", top[0].rpartition("   ")[0])) == (BESIDE - {"__main__"}) | {
         "beside"
     }
-    basics = ["config", "horovod_variables", "errors"]
+    basics = list(BELOW_ALL)
     assert bottom == [f"{'below all':<15}{'  '.join(basics)}"]
     drawn = [{drawn_row(line).name for line in lines} for lines in reversed(middle)]
     layers = [{name.removeprefix("_") for name in layer} for layer in LAYERS]
@@ -196,7 +201,7 @@ def test_the_drawing_shows_the_layers() -> None:
 def test_the_drawing_shows_who_imports_whom() -> None:
     """README.md is read first: what it shows is what the code does."""
     found: dict[str, set[str]] = {}
-    shown = LEVEL.keys() - {"config", "horovod_variables", "errors"}
+    shown = LEVEL.keys() - {*BELOW_ALL}
     for each in internal_imports():
         importer, imported = part(each.importer), part(each.imported)
         if importer in shown and imported in shown and importer != imported:
@@ -252,7 +257,7 @@ def test_light_modules_load_nothing_heavy_for_real() -> None:
 
 
 def test_the_control_plane_has_no_pickle() -> None:
-    """What comes from another process is read as structs or JSON, so that it cannot run code."""
+    """Data from other processes is read as structs or JSON, so that it cannot run code."""
     forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
     users = [
         f"{name}:{each.line} imports {each.imported}"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.launch.mpi_flavour import MpiFlavour, flavour_of, parse_version
-from kadril.launch.mpirun_command import main, make_parser, ssh_variables, translate
 from kadril.launch.options import LaunchError
+from kadril.launch.verbs.mpi_flavour import MpiFlavour, flavour_of, parse_version
+from kadril.launch.verbs.mpirun_command import main, make_parser, ssh_variables, translate
 from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
 
 OPEN_MPI_4 = MpiFlavour("Open MPI", 4)

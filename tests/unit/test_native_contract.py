@@ -1,14 +1,17 @@
-"""What Python and the native core must agree in: codes, names, and the stub."""
+"""Contract between Python and the native core: codes, names, and the stub."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from kadril import _native
+from kadril.observe.flight_record import OPERATIONS, read_record
 from kadril.transport.base import OPS
 from kadril.transport.buffer import DTYPES
 
@@ -77,3 +80,30 @@ def test_a_bad_fault_is_refused(spec: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         _native.set_fault(spec)
     _native.set_fault("")
+
+
+def test_the_flight_record_is_read_as_the_core_writes_it(tmp_path: Path) -> None:
+    """The file is read back; the recorder runs in a child, since it cannot be closed."""
+    path = tmp_path / "rank-3.record"
+    program = f"""
+from kadril import _native
+assert _native.begin_record("barrier", "", 1, 1, 2) == 0  # not open yet
+assert _native.open_recorder({str(path)!r}, 3, 4, 47) == ""
+for number in range(1, 101):
+    begun = _native.begin_record("alltoallv", f"call {{number}}", 7, number, 2)
+    assert begun == number
+    if number < 100:
+        _native.end_record(begun)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    record = read_record(path)
+    assert (record.rank, record.size, record.stack_signal, record.num_begun) == (3, 4, 47, 100)
+    assert [call.name for call in record.calls] == [f"call {n}" for n in range(37, 101)]
+    assert [call.sequence for call in record.under_way] == [100]
+    assert {call.operation for call in record.calls} == {"alltoallv"}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_operations_of_flight_records_are_those_of_the_core() -> None:
+    points = [point.partition(".")[0] for point in _native.fault_points()]
+    assert tuple(dict.fromkeys(points)) == OPERATIONS

@@ -1,4 +1,4 @@
-"""How ranges are cut among workers: arithmetic, without a rank."""
+"""Cuts of ranges among workers: arithmetic, without a rank."""
 
 from __future__ import annotations
 

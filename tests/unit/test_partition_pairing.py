@@ -1,4 +1,4 @@
-"""Which workers of one partition belong to which of another: by their shapes alone."""
+"""Pairs of workers of two partitions: by the shapes alone."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kadril.errors import ConfigError
-from kadril.launch.dimensions import parse_dimensions
-from kadril.launch.rank_file import (
+from kadril.launch.mapping.dimensions import parse_dimensions
+from kadril.launch.mapping.rank_file import (
     PlacedRank,
     Slot,
     format_rank_file,
@@ -17,7 +17,7 @@ from kadril.launch.rank_file import (
     parse_slots,
     read_rank_file,
 )
-from kadril.launch.rank_file_command import divide_cores, main, place_ranks
+from kadril.launch.verbs.rank_file_command import divide_cores, main, place_ranks
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -97,6 +98,42 @@ def test_a_rank_that_is_ahead_waits_for_the_next_generation(meet: Meet) -> None:
     ranks = [each.result(20.0) for each in (meet(0, generation=1), ahead)]
     exchange(ranks)
     close(ranks)
+
+
+def test_a_listener_that_resets_connections_is_asked_again() -> None:
+    """Seen: rank 0 left just when rank 1 was connected, and rank 1 gave up with ENOTCONN."""
+    num_resets = 2000  # some 30 of them are noticed where the address of the peer is asked for
+    at_once = struct.pack("ii", 1, 0)
+    with bind("127.0.0.1", 0) as listener, ThreadPoolExecutor(1) as pool:
+
+        def reset_all() -> None:
+            for _ in range(num_resets):
+                peer, _ = listener.accept()
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                peer.close()
+
+        resets = pool.submit(reset_all)
+        place = TcpPlace("127.0.0.1", listener.getsockname()[1])
+        try:
+            while not resets.done():
+                place.connect(Deadline(20.0)).close()
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # also wakes a thread that waits in accept()
+
+
+def test_a_connection_that_only_one_end_knows_of_is_made_anew() -> None:
+    """Seen: a listener closed while a rank connected, which then waited for ever."""
+    with bind("127.0.0.1", 0) as listener, ThreadPoolExecutor(1) as pool:
+        place = TcpPlace("127.0.0.1", listener.getsockname()[1])
+        finding = pool.submit(find, place, 1, Deadline(20.0), 20.0)
+        silent, _ = listener.accept()
+        second, _ = listener.accept()
+        Connection(second).send(Kind.CHALLENGE, bytes(32), deadline=Deadline(5.0))
+        connection, challenge = finding.result(20.0)
+        assert challenge == bytes(32)
+        connection.close()
+        silent.close()
+        second.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How failures on ranks are told."""
+"""Reports of failures on ranks."""
 
 from __future__ import annotations
 

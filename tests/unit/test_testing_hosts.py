@@ -231,7 +231,7 @@ def test_what_makes_no_network_is_refused() -> None:
 
 
 def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pytest takes for a skip, whose reason is the message."""
+    """Missing rights and programs raise what pytest takes for a skip, with the reason in words."""
     program = """if True:
         import os
         from kadril.testing import HostsUnavailable, hosts

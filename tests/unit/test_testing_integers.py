@@ -36,7 +36,7 @@ def test_values_are_whole_and_of_many_kinds(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_sums_of_products_are_exact_in_the_type_itself(dtype: torch.dtype) -> None:
-    """So many products, added one by one in the narrow type, in any order."""
+    """Products are added one by one in the narrow type, in any order."""
     count = 31 if dtype.itemsize == 1 else 64
     a, b = integer_valued(count, dtype, seed=1), integer_valued(count, dtype, seed=2)
     exact = (a.to(torch.complex128) * b.to(torch.complex128)).sum()

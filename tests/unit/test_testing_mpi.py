@@ -1,4 +1,4 @@
-"""Where the MPIs are looked for."""
+"""Search for the MPIs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Session:
     outcomes: dict[str, str]
 
     def part(self, name: str) -> str:
-        """What was printed about one failed test."""
+        """Return what was printed about one failed test."""
         match = re.search(rf"^_+ {re.escape(name)} _+\n(.*?)^[_=]{{3,}}", self.text, re.M | re.S)
         assert match, self.text
         return match[1]

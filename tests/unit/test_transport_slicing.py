@@ -1,4 +1,4 @@
-"""How memory is cut: every byte once, between elements, evenly."""
+"""Cuts of memory: every byte once, between elements, evenly."""
 
 from __future__ import annotations
 

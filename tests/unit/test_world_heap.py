@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 
-# Gradients of a perceptron with 10 million parameters.
+# Gradients of a perceptron with 10 million parameters, as arrays of numpy: torch takes seconds to
+# load, and has its memory from the same allocator, but in small pages only.
 # It prints the pages that the system clears in a step, and those that trimming gives back.
 STEPS = """
 import resource
-import torch
+import numpy as np
 import kadril
 from kadril.world.heap import trim_heap
 
@@ -21,8 +22,8 @@ kadril.init()
 for step in range(40):
     if step == 20:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    tensors = [torch.ones(size << 18) for size in (16, 16, 6)]
-    del tensors
+    arrays = [np.ones(size << 18, np.float32) for size in (16, 16, 6)]
+    del arrays
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 kept = resident()
 trim_heap()
@@ -35,7 +36,7 @@ NUM_PAGES = (38 << 20) // os.sysconf("SC_PAGESIZE")
 # large tensor is put does not: not in the heap, but in a mapping of its own. It prints the bytes.
 FIRST_TENSOR = """
 import ctypes
-import torch
+import numpy as np
 import kadril
 
 class Facts(ctypes.Structure):
@@ -47,7 +48,7 @@ ask = ctypes.CDLL(None).mallinfo2
 ask.restype = Facts
 kadril.init()
 before = ask().hblkhd
-tensor = torch.ones(31 << 18)
+array = np.ones(31 << 18, np.float32)
 print(ask().hblkhd - before, 0)
 """
 
@@ -55,6 +56,7 @@ print(ask().hblkhd - before, 0)
 def run(program: str, **variables: str) -> tuple[int, int]:
     """The two numbers that a program prints."""
     plain = {name: text for name, text in os.environ.items() if not name.startswith("MALLOC_")}
+    variables = {"NUMPY_MADVISE_HUGEPAGE": "0", **variables}
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**plain, **variables},

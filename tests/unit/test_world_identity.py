@@ -1,4 +1,4 @@
-"""Who am I: the table of launchers, over environments as each of them leaves them."""
+"""Identity of a process: the table of launchers, over environments as each of them leaves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world under each launcher, for real: every rank a process, torch loaded in each."""
+"""A world under each launcher, for real: every rank a process of its own."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def run(command: list[str], **more: str) -> str:
 
 
 def written(directory: Path, size: int) -> list[list[dict[str, Any]]]:
-    """What each rank wrote, by rank."""
+    """Return what each rank wrote, by rank."""
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(size)]
 
 
 def one_host(rank: int, size: int, kind: str, source: str) -> dict[str, Any]:
-    """What rank `rank` of `size` ranks on one host should see."""
+    """Return what rank `rank` of `size` ranks on one host should see."""
     return {
         "rank": rank,
         "size": size,

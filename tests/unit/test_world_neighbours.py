@@ -34,7 +34,7 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where private directories are made during the test."""
+    """Directory in which private directories are made during the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

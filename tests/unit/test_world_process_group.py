@@ -25,32 +25,44 @@ from kadril.world.bootstrap.store import StoreBootstrap
 PROGRAM = Path(__file__).with_name("process_group_program.py")
 SIZE = 2
 
+# All scenarios are played for the first test that asks.
+pytestmark = pytest.mark.timeout(300)
 
-def play(scenario: str, directory: Path) -> list[Any]:
-    """Run a scenario; what each rank saw."""
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with what ranks of all scenarios saw: one process loads torch for all of them."""
+    made = tmp_path_factory.mktemp("scenarios")
     prefixes = ("KADRIL_", "OMPI_", "PMI", "SLURM_")
     clean = {name: text for name, text in os.environ.items() if not name.startswith(prefixes)}
     done = subprocess.run(
-        [sys.executable, PROGRAM, scenario, directory],
+        [sys.executable, PROGRAM, made],
         env={**clean, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout
+    return made
+
+
+def facts_of(scenario: str, directory: Path) -> list[Any]:
+    """Return what each rank saw in a scenario."""
+    error = directory / f"{scenario}.error"
+    assert not error.exists(), error.read_text()
     files = [directory / f"{scenario}.{rank}.json" for rank in range(SIZE)]
     return [json.loads(each.read_text()) for each in files]
 
 
 def world(rank: int, kind: str = "shm", source: str = "torch.distributed") -> list[Any]:
-    """What a rank sees of a world of two ranks on one host."""
+    """Return what a rank sees of a world of two ranks on one host."""
     return [rank, SIZE, kind, source, 3.0]
 
 
-def test_every_way_to_make_a_process_group(tmp_path: Path) -> None:
+def test_every_way_to_make_a_process_group(directory: Path) -> None:
     """Several worlds over one group, and one that outlives it."""
-    for rank, facts in enumerate(play("ways", tmp_path)):
+    for rank, facts in enumerate(facts_of("ways", directory)):
         for way, seen in facts.items():
             source = "torchrun" if way == "env" else "torch.distributed"
             worlds = [world(rank, kind, source) for kind in ("shm", "c10d", "c10d")]
@@ -58,13 +70,13 @@ def test_every_way_to_make_a_process_group(tmp_path: Path) -> None:
         assert list(facts) == ["tcp", "file", "store", "env"]
 
 
-def test_optimizers_under_spawn(tmp_path: Path) -> None:
-    for facts in play("optimizers", tmp_path):
+def test_optimizers_under_spawn(directory: Path) -> None:
+    for facts in facts_of("optimizers", directory):
         assert facts == {"hvd": [2, [-1.5] * 4, 3.0], "sharded": [2, [-1.5] * 4, 3.0]}
 
 
-def test_variables_and_calls_that_contradict_the_process_group(tmp_path: Path) -> None:
-    for rank, facts in enumerate(play("contradictions", tmp_path)):
+def test_variables_and_calls_that_contradict_the_process_group(directory: Path) -> None:
+    for rank, facts in enumerate(facts_of("contradictions", directory)):
         for early in facts.pop("early"):
             assert early.startswith("StateError: kadril has a world of one, and torch.distributed")
             assert f"rank {rank} of 2: kadril.init() came before init_process_group()" in early
@@ -86,17 +98,17 @@ def test_variables_and_calls_that_contradict_the_process_group(tmp_path: Path) -
         }
 
 
-def test_a_rank_that_never_comes_and_groups_without_others(tmp_path: Path) -> None:
-    facts = play("missing", tmp_path)[0]
+def test_a_rank_that_never_comes_and_groups_without_others(directory: Path) -> None:
+    facts = facts_of("missing", directory)[0]
     assert "rank 0: rank 1 of 2 did not come to the store of torch.distributed" in facts["error"]
     assert "within 0.5 s" in facts["error"]
     assert "backend fake, as rank 0 of 4, and this backend has no store" in facts["fake"]
     assert facts["one"] == [0, 1, "alone", "torch.distributed", 1.0]
 
 
-def test_ranks_made_by_fork(tmp_path: Path) -> None:
+def test_ranks_made_by_fork(directory: Path) -> None:
     """Children of a parent with an open world are no ranks; after its shutdown they may be."""
-    for rank, (while_open, after) in enumerate(play("forked", tmp_path)):
+    for rank, (while_open, after) in enumerate(facts_of("forked", directory)):
         assert while_open["error"].startswith("ForkedError: init() in process")
         assert after == {"world": world(rank)}
 

@@ -2,7 +2,8 @@
 
     world_program.py <directory> <transport>=<cycles> ...
 
-`group=gloo` makes the default process group of torch.distributed. `end=kill` ends it with rank 1
+Torch is loaded only for c10d and `group=gloo`, which makes the default process group of
+torch.distributed: it takes most of the time of such a program. `end=kill` ends it with rank 1
 killed by itself, and the others leaving without shutdown.
 """
 
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 import kadril
 
@@ -30,8 +31,8 @@ def cycles(transport: str, num_cycles: int) -> dict[str, Any]:
     usages = []
     for _ in range(num_cycles):
         with kadril.init(transport=transport) as world:
-            tensor = torch.full((3,), float(world.rank + 1))
-            world.transport.allreduce(tensor)
+            summed = np.full(3, float(world.rank + 1))
+            world.transport.allreduce(summed)
             facts = {
                 "rank": kadril.rank(),
                 "size": kadril.size(),
@@ -41,7 +42,7 @@ def cycles(transport: str, num_cycles: int) -> dict[str, Any]:
                 "cross_size": kadril.cross_size(),
                 "kind": world.transport.kind,
                 "source": world.source,
-                "sum": tensor.tolist(),
+                "sum": summed.tolist(),
                 "hub": (world.hub.rank, world.hub.size),
             }
         usages.append(usage())
@@ -57,6 +58,8 @@ def main(directory: str, *plans: str) -> None:
     for plan in plans:
         transport, _, num_cycles = plan.partition("=")
         if transport == "group":
+            import torch.distributed
+
             torch.distributed.init_process_group(num_cycles)
         elif transport == "end":
             world = kadril.init()

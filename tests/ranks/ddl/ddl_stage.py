@@ -1,4 +1,4 @@
-"""What the tests of `kadril.ddl` share."""
+"""Tools of the tests of `kadril.ddl`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AlteredTransport", "altered", "inputs_of", "working_in"]
 
 
 def inputs_of(world: World, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
-    """For every rank a list of tensors of small whole numbers, so that sums are exact."""
+    """Return a list of tensors of small whole numbers for every rank, so that sums are exact."""
     return [
         [
             (torch.arange(float(torch.Size(shape).numel())) % 7 + rank - place).view(shape)

@@ -21,7 +21,7 @@ with_peers = ranks(2, 3, 4, transports=("shm", "mpi:openmpi"))
 
 
 def shown(path: Path) -> str:
-    """What `kadril ddl show` prints of a file."""
+    """Return what `kadril ddl show` prints of a file."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert command.main(["show", str(path)]) == 0

@@ -20,7 +20,7 @@ anywhere = ranks(1, 3, transports=("shm", "c10d", "mpi:openmpi"))
 
 
 def printed(world: World, options: str, num_calls: int, late_rank: int = -1) -> str:
-    """What a rank prints during some all-reduces, in which one rank is 20 ms late."""
+    """Return what a rank prints during some all-reduces, in which one rank is 20 ms late."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         ddl.init(1, options)

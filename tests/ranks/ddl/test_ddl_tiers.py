@@ -86,7 +86,7 @@ def test_a_wrong_value_and_its_dump(world: World, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["n", "r", "p"])
 @in_pairs
 def test_different_parameters_are_named(world: World, mode: str) -> None:
-    """In every mode, also where one learner asks for the baseline over another transport."""
+    """Every mode names them, also where one learner asks for the baseline on another transport."""
     ddl.init(1, f"-mode {mode}")
     wide = world.rank == 3
     with pytest.raises(MismatchError, match=r"Parameter 1 is float32\[4\] on rank 0 and float32"):

@@ -58,7 +58,7 @@ def shared_block(y: torch.Tensor, P: Partition) -> torch.Tensor:
 
 
 class Reference(NamedTuple):
-    """What one process gets: output, gradient of the output, gradient of the input."""
+    """Results of one process: output, gradient of the output, gradient of the input."""
 
     y: torch.Tensor
     y_grad: torch.Tensor

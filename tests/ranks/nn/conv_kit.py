@@ -1,4 +1,4 @@
-"""What the tests of convolutions share.
+"""Tools of the tests of convolutions.
 
 Values are whole numbers in float64, so every sum is exact, and equality is meant bit for bit.
 """

@@ -1,4 +1,4 @@
-"""How norms are compared with torch's."""
+"""Comparison of norms with torch's."""
 
 from __future__ import annotations
 

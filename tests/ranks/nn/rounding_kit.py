@@ -1,4 +1,4 @@
-"""How far results that are rounded may be from those of one process."""
+"""Bounds on how far rounded results may be from those of one process."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
+import kadril.nn as knn
+
 __all__ = ["REFUSED", "SmallModel", "small_models"]
 
 Piece = Callable[["Pieces", torch.Tensor], Any]
@@ -51,6 +53,8 @@ class Pieces(nn.Module):
         self.instance_norm = nn.InstanceNorm2d(4, affine=True)
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
         self.prelu = nn.PReLU(4)
+        self.contrast = knn.LocalContrastNorm2d(None, (3, 5))
+        self.unshared = knn.LocallyConnected2d(None, 4, 4, 3, (10, 9), padding=1)
         self.index: torch.Tensor
         self.register_buffer("index", torch.tensor([2, 0, 3, 1]))
 
@@ -267,6 +271,8 @@ MAPS: dict[str, Piece] = {
     "tiled": lambda m, x: m.conv_wide(torch.tile(x, (1, 2, 1, 1))),
     "half and back": lambda m, x: x.float().double().clamp(-2, 2),
     "stop gradient": lambda m, x: x * x.detach().sigmoid(),
+    "local contrast": lambda m, x: m.contrast(x),
+    "unshared filters": lambda m, x: m.unshared(x),
     "local response norm": lambda m, x: functional.local_response_norm(x, 2),
 }
 

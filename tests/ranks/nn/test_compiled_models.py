@@ -54,7 +54,7 @@ def passes(model: Callable[..., torch.Tensor], x: torch.Tensor, parameters: Any)
 
 
 def check_same(model: nn.Module, compiled: Any, P_x: Partition) -> None:
-    """In both modes, with and without gradients, for sizes that change."""
+    """Compare in both modes, with and without gradients, for sizes that change."""
     parameters = list(model.parameters())
     for training in (True, False):
         model.train(training)

@@ -108,7 +108,7 @@ def test_gradient_reaches_a_rank_whose_input_needs_none(world: World) -> None:
 
 @ranks(2)
 def test_block_that_changes_on_one_rank_only(world: World) -> None:
-    """What is exchanged follows from the blocks of all ranks, at every call."""
+    """Messages follow from the blocks of all ranks, at every call."""
     P_x = grid(world, (1, 1, 2))
     layer = with_whole_numbers(torch.nn.Conv1d(1, 1, 3, padding=1))
     twin = DistributedConv1d.of(layer, P_x)

@@ -272,7 +272,7 @@ def test_attention(world: World) -> None:
 
 @ranks(4)
 def test_attention_drops_the_same_on_all_partitions(world: World) -> None:
-    """What is dropped depends on places in the whole, so replicas stay replicas."""
+    """Dropped elements depend on their places in the whole, so replicas stay replicas."""
     torch.manual_seed(0)
     model = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True).double()
 

@@ -338,7 +338,7 @@ class Residual(nn.Module):
 
 @ranks(2)
 def test_what_was_dropped_from_is_still_there(world: World) -> None:
-    """In evaluation a dropout gives its input itself; in training it does not."""
+    """Dropout gives its input itself in evaluation, and something else in training."""
     x = torch.ones(2, 1, 16, 16)
     for inplace in (False, True):
         twin = distribute(Residual(inplace), grid(world, (1, 1, 2, 1)), x).train()

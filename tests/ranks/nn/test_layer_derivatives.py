@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from local_layers import FilterEachPosition, NormalizeContrast
 from partition_kit import block, grid
 from torch import nn
 
@@ -129,6 +130,18 @@ def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
     )
     rms = nn.RMSNorm([4, 6]).double()
     yield "DistributedRMSNorm", Case(knn.DistributedRMSNorm.of(rms, rows), rms, (2, 4, 6), rows)
+    image, lines = (2, 2, 6, 4), grid(world, (1, 1, 2, 1))
+    contrast = knn.DistributedLocalContrastNorm2d(lines, 3)
+    yield (
+        "DistributedLocalContrastNorm2d",
+        Case(contrast, NormalizeContrast(contrast.window), image, lines),
+    )
+    filters = knn.DistributedLocallyConnected2d(lines, 2, 3, 3, (6, 4), dtype=torch.float64)
+    whole = filters.state_dict()
+    yield (
+        "DistributedLocallyConnected2d",
+        Case(filters, FilterEachPosition(whole["weight"], whole["bias"]), image, lines),
+    )
     model = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 3)).double()
     for name in ("distribute", "DistributedModel"):
         twin = knn.distribute(model, rows, torch.zeros(2, 2, 8, dtype=torch.float64))
@@ -223,7 +236,7 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 
 @ranks(2)
 def test_dropouts(world: World) -> None:
-    """What they draw is theirs; y = m x + c with constants of a call."""
+    """Dropouts draw their own numbers; y = m x + c with constants of a call."""
     for kind in DROPOUTS:
         num_spatial = int(kind[-2]) if kind.endswith("d") else 1
         P_x = grid(world, (1, 1, 2, *[1] * (num_spatial - 1)))

@@ -152,7 +152,7 @@ def test_batchmean_and_gradients_of_targets(world: World) -> None:
 
 
 def without_classes(world: World, P_x: Partition) -> Partition:
-    """Where targets lie: this worker's line along the class axis does not matter."""
+    """Return the partition of targets: this worker's place along the class axis does not matter."""
     shape = [length for axis, length in enumerate(P_x.shape) if axis != 1]
     P_t = grid(world, shape)
     assert P_x.index is not None

@@ -48,7 +48,7 @@ def some_upsample(random: Random, num_workers: int, is_exact: bool) -> Case | No
 
 
 def matrix_of(layer: torch.nn.Module, sizes: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """What torch does to one channel, as a matrix with a row for each output."""
+    """Return what torch does to one channel, as a matrix with a row for each output."""
     spatial = sizes[2:]
     num = math.prod(spatial)
     columns: torch.Tensor = layer(torch.eye(num, dtype=dtype).view(num, 1, *spatial))
@@ -56,7 +56,7 @@ def matrix_of(layer: torch.nn.Module, sizes: tuple[int, ...], dtype: torch.dtype
 
 
 def bounds(A: torch.Tensor, mode: str, num_spatial: int) -> tuple[float, torch.Tensor]:
-    """What outputs and gradients of inputs may be off by, between two ways to add."""
+    """Bound the errors of outputs and of input gradients, between two ways to add."""
     eps = torch.finfo(A.dtype).eps
     num_terms = (A != 0).sum(0)
     if mode.startswith("nearest"):

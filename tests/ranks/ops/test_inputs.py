@@ -1,4 +1,4 @@
-"""What primitives are given: any strides, dtypes and sizes, and gradients wanted here or there."""
+"""Inputs of primitives: any strides, dtypes and sizes, and gradients wanted here or there."""
 
 from __future__ import annotations
 

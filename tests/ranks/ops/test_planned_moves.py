@@ -89,7 +89,7 @@ def test_tensors_of_any_strides(world: World) -> None:
 
 @ranks(2, 3)
 def test_one_exchange_of_tensors_that_lie_otherwise_each_time(world: World) -> None:
-    """Where boxes lie is kept from call to call; it must not be taken for that of other tensors."""
+    """Places of boxes are kept from call to call; they must not be used for other tensors."""
     P_x = grid(world, (1, world.size))
     exchange = nn.HaloExchange(P_x, [(0, 0), (2, 2)])
     for turn in range(6):
@@ -132,8 +132,9 @@ def test_a_copy_of_a_module_that_has_moved(world: World) -> None:
 
 @ranks(2)
 def test_derivatives_of_other_kinds_are_refused_by_torch(world: World) -> None:
-    """What `torch.func` does to a function it cannot do to one that communicates."""
+    """Functions that communicate cannot be transformed by `torch.func`."""
     P_x = grid(world, (2,))
     add = nn.AllSumReduce(P_x, (0,))
-    with pytest.raises(RuntimeError, match="functorch"):
+    # Which of its own calls torch refuses first depends on the transport.
+    with pytest.raises(RuntimeError, match=r"functorch|doesn't have storage"):
         torch.func.grad(lambda x: add(x).sum())(torch.ones(3))

@@ -17,7 +17,7 @@ from kadril.world import World
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What kadril logs meanwhile."""
+    """Collect what kadril logs meanwhile."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: a small trainer, full disks, killed saves, damaged files."""
+"""Tools of tests of checkpoints: a small trainer, full disks, killed saves, damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train_more(trainer: POS_Trainer) -> None:
 
 
 def everything(trainer: POS_Trainer) -> dict[str, Any]:
-    """What is saved of a trainer, with its parameters."""
+    """Return what is saved of a trainer, with its parameters."""
     tensors = [each for group in trainer.members() for each in group]
     return {"model": dict(zip(trainer.names, tensors, strict=True)), "optim": trainer}
 
@@ -86,7 +86,7 @@ def kill_in_save(save: Callable[..., Any], victim: int, *arguments: Any) -> Any:
 
 
 def load_alone(load: Callable[..., Any], path: Path) -> Any:
-    """What a function gives on one rank, in a process of its own."""
+    """Return the result of a function on one rank, in a process of its own."""
     with Ranks(1) as loader:
         (outcome,) = loader.start(load, path).wait(60.0)
     assert outcome.error is None, outcome

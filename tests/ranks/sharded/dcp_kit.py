@@ -1,4 +1,4 @@
-"""What tests of torch.distributed.checkpoint share."""
+"""Tools of tests of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 

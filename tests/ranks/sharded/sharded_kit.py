@@ -101,7 +101,7 @@ def add_up(passes: Sequence[Pull], shapes: Sequence[tuple[int, ...]] = SHAPES) -
 
 
 def mean(pulls: Sequence[Pull]) -> Pull:
-    """What all ranks together have: the mean where any has a gradient, zeros elsewhere."""
+    """Return the mean over all ranks where any has a gradient, zeros from those that have none."""
     results: Pull = []
     for column in zip(*pulls, strict=True):
         present = [each for each in column if each is not None]

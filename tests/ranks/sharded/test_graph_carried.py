@@ -201,6 +201,30 @@ def test_no_gradient_of_a_graph_outlives_its_round(world: World) -> None:
         assert all(storage.expired() for storage in seen)
 
 
+@ranks(2)
+def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
+    """A graph refers to a gradient while it gives it away: each sum took memory of its own once."""
+    _, trainer, compiled, _ = make(world)
+    plan = trainer._graph_plan
+    reduce = plan.reduce_gradient
+    seen: set[int] = set()
+
+    def note(name: str, gradient: torch.Tensor, label: str) -> None:
+        seen.add(gradient.untyped_storage().data_ptr())
+        reduce(name, gradient, label)
+
+    plan.reduce_gradient = note  # type: ignore[method-assign]
+    for rank in range(world.size):
+        if rank == world.rank:
+            compiled(pull_of(world.rank, 0, world.size, SHAPES))
+        world.transport.barrier()
+    # The last rank finds what the other one has posted, and adds it up at once.
+    buckets = [bucket for bucket in trainer._shards.buckets if bucket.has_gradients]
+    sums = {bucket.gradients.untyped_storage().data_ptr() for bucket in buckets}
+    assert world.rank == 0 or sums & seen
+    trainer.step()
+
+
 @ranks(2, timeout=110, patience=100.0)  # a rank waits while its peer compiles
 def test_inductor_leaves_memory_that_is_still_needed(world: World, tmp_path: Path) -> None:
     """Another gradient once took the place of one that its peers, far behind, had not read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from graph_kit import Tricky, assert_gradients, batch, reference, total, whole
 from inductor_kit import forget, inductor
@@ -15,6 +16,8 @@ from kadril.testing import ranks
 from kadril.world import World
 
 
+# Long, since test_graph_trainer_inductor.py sees which caches are used, and the gradients, too.
+@pytest.mark.long
 @ranks(2, timeout=110)
 def test_warm_caches_hold_the_graph_of_each_owner(world: World, tmp_path: Path) -> None:
     """The cache of AOTAutograd is keyed by the graph before the pass.

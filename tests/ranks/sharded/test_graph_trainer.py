@@ -63,7 +63,7 @@ def trained(model: nn.Module, world: World, way: Train, rule: str | None) -> nn.
     return model
 
 
-@ranks(1, 2, 3)
+@ranks(1, 3)  # and two below
 def test_compiled_training_is_the_same(world: World) -> None:
     compare_ways(world)
 
@@ -128,7 +128,7 @@ def half_trained(world: World, *, drops: bool) -> list[torch.Tensor]:
 
 @ranks(2, transports=("shm", "c10d"))
 def test_passes_that_are_compiled_in_part_may_be_dropped(world: World) -> None:
-    """What comes after a drop counts when ranks forget the sums of before it."""
+    """Gradients that come after a drop count when ranks forget the sums of before it."""
     expected = half_trained(world, drops=False)
     for found, wanted in zip(half_trained(world, drops=True), expected, strict=True):
         assert torch.equal(found, wanted)
@@ -141,6 +141,7 @@ def test_tied_frozen_and_unused_parameters(world: World, dtype: torch.dtype) -> 
     check_tricky(world, dtype, "eager")
 
 
+@pytest.mark.long
 @ranks(2)
 def test_tied_frozen_and_unused_parameters_by_inductor(world: World, tmp_path: Path) -> None:
     with inductor(tmp_path):

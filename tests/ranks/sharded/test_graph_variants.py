@@ -100,6 +100,7 @@ def test_layers_of_one_class_with_a_break(world: World) -> None:
     train_with_breaks(world, "eager")
 
 
+@pytest.mark.long
 @ranks(2)
 def test_layers_of_one_class_by_inductor(world: World, tmp_path: Path) -> None:
     with inductor(tmp_path):
@@ -161,7 +162,7 @@ def test_a_new_trainer_takes_over(world: World) -> None:
 
 @ranks(2)
 def test_batches_of_many_sizes_in_layers_of_one_class(world: World) -> None:
-    """What is compiled for the second layer is for the sizes at hand; others get their own."""
+    """Code compiled for the second layer is for the sizes at hand; others get their own."""
     torch._dynamo.reset()
     model = make_stack()
     twin = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""What is loaded or saved and does not fit: all ranks hear of it, and training goes on as before.
+"""Loads and saves that do not fit: all ranks hear of it, and training continues as before.
 
 And what only looks as if it did not fit: state of other versions of torch, and of schedulers.
 """

@@ -106,7 +106,7 @@ def test_state_moves_between_worlds_of_any_size(world: World) -> None:
 
 
 def exchange_pickles(world: World, value: object) -> list[bytes]:
-    """What each rank has, on every rank."""
+    """Return what each rank has, on every rank."""
     return allgather_blobs(world.transport, pickle.dumps(value), "pickles")
 
 

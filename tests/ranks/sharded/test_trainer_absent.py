@@ -35,7 +35,7 @@ def some_of(rank: int, step: int, size: int) -> Pull:
 
 @ranks(1, 2, 3)
 def test_ranks_may_skip_different_layers(world: World) -> None:
-    """Who has no gradient takes part with zeros; what nobody has is not stepped."""
+    """Ranks without a gradient take part with zeros; parameters without any are not stepped."""
     size = world.size
     for stage in (1, 2):
         parameters = make_parameters()

@@ -41,7 +41,7 @@ def make(world: World, stage: int = 2) -> tuple[list[torch.nn.Parameter], POS_Tr
 
 
 def draw_passes(dice: random.Random, world: World, step: int, most: int) -> list[list[Pull]]:
-    """What each rank gives in each of its passes, which are 0 to `most`; the same on all ranks."""
+    """Return the gradients of each rank in its passes, 0 to `most`; the same on all ranks."""
     return [
         [
             [
@@ -99,7 +99,7 @@ def test_a_rank_without_a_pass_need_not_drop_anything(world: World) -> None:
 @ranks(2, transports=EVERYWHERE)
 @pytest.mark.parametrize("drops_again", [False, True])
 def test_a_rank_that_drops_alone_is_named(world: World, drops_again: bool) -> None:
-    """What the other gave lies in one sum with what this one dropped. All can go on after it."""
+    """Gradients of the other lie in one sum with those dropped here. All can continue after it."""
     parameters, trainer = make(world)
     before = [each.detach().clone() for each in parameters]
     backward(parameters, pull_of(world.rank, 7, world.size, SHAPES))

@@ -1,4 +1,4 @@
-"""What cannot be is said in words: which rank, which parameter, what to do instead."""
+"""Errors say in words what cannot be: which rank, which parameter, what to do instead."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_clip_sees_the_passes_since_the_last(world: World, stage: int) -> None
 
 @ranks(2)
 def test_a_gradient_that_replaces_a_clipped_one(world: World) -> None:
-    """Where others reduce: a new gradient was taken for the one before, which was dropped."""
+    """A new gradient was taken for the one before, which was dropped, where others reduce."""
     parameter = make()
     trainer = POS_Trainer([parameter], "sgd", {"lr": 1.0}, reduce_gradients=False, world=world)
     give(parameter, 3.0)
@@ -61,7 +61,7 @@ def test_a_gradient_that_replaces_a_clipped_one(world: World) -> None:
 
 @ranks(2)
 def test_what_is_added_to_a_gradient_that_is_not_contiguous(world: World) -> None:
-    """Where others reduce: pieces of such gradients are copies, which do not see what is added."""
+    """Pieces of such gradients are copies, which do not see what is added, where others reduce."""
     parameter = nn.Parameter(torch.zeros(6, 4))
     trainer = POS_Trainer([parameter], "sgd", {"lr": 1.0}, reduce_gradients=False, world=world)
     parameter.grad = torch.arange(24.0).reshape(4, 6).t()
@@ -113,7 +113,7 @@ def test_a_group_that_does_not_fit_changes_nothing(world: World) -> None:
 @ranks(2)
 @pytest.mark.parametrize("is_first_shared", [True, False])
 def test_memory_that_is_shared_only_for_some(world: World, is_first_shared: bool) -> None:
-    """Where one group found no room in shared memory and the other did, ranks went apart."""
+    """Ranks went apart where one group found no room in shared memory and the other did."""
     first, late = make(), make()
     share = shards.share_block
     nothing = mock.Mock(return_value=None)
@@ -161,7 +161,7 @@ def test_a_second_trainer_is_refused_until_the_first_is_closed(world: World, sta
 
 @ranks(2)
 def test_a_drop_before_a_step_that_is_refused(world: World) -> None:
-    """What the other rank had dropped, too, was in the sums of the next step."""
+    """Gradients that the other rank had dropped, too, were in the sums of the next step."""
     parameter = make()
     trainer = POS_Trainer([parameter], "sgd", {"lr": 1.0}, world=world)
     if world.rank == 0:

@@ -1,4 +1,4 @@
-"""What the ops should give, worked out in one process with numpy in 64 bits.
+"""Model of the ops: their results, worked out in one process with numpy in 64 bits.
 
 Inputs are formulas of rank and element (see `exact.py`), so a rank knows what every other gives.
 """
@@ -53,14 +53,14 @@ def ops_of(name: str) -> tuple[str, ...]:
 
 
 def values_of(name: str, op: str, rank: int, count: int) -> Values:
-    """What a rank gives, in 64 bits."""
+    """Return the input of a rank, in 64 bits."""
     if op == "average":
         return pattern(name, "sum", rank, count) * DIVISIBLE
     return pattern(name, op, rank, count)
 
 
 def given(name: str, op: str, rank: int, *shape: int) -> torch.Tensor:
-    """What a rank gives, as a tensor."""
+    """Return the input of a rank, as a tensor."""
     count = int(np.prod(shape, dtype=np.int64))
     return as_dtype(values_of(name, op, rank, count).reshape(shape), name)
 
@@ -114,7 +114,7 @@ def rows_of(rank: int, base: int = 2) -> int:
 def gathered(
     name: str, ranks: Sequence[int], rows: Sequence[int], *trailing: int, op: str = "sum"
 ) -> torch.Tensor:
-    """What `given(name, op, rank, rows[i], *trailing)` of these ranks are, one below the other."""
+    """Return `given(name, op, rank, rows[i], *trailing)` of these ranks, one below the other."""
     width = int(np.prod(trailing, dtype=np.int64))
     parts = [
         values_of(name, op, rank, count * width).reshape(count, *trailing)

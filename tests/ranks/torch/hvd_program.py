@@ -141,7 +141,7 @@ def submit(step: Step, name: str, rank: int, ranks: list[int], process_set: Any)
 
 
 def model(step: Step, rank: int, ranks: list[int]) -> tuple[torch.Tensor, ...]:
-    """What a rank should get."""
+    """Return what a rank should get."""
     name, op, place, shape = step.dtype, step.op, ranks.index(rank), step.shape
     trailing = shape[1:]
     if step.kind in ("allreduce", "allreduce_"):

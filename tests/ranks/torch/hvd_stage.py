@@ -1,4 +1,4 @@
-"""What the tests of `kadril.torch` share: the worlds they run in, and small tools."""
+"""Tools of the tests of `kadril.torch`: the worlds they run in, and small helpers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ with_sets_on_shm = on_ranks(2, 3, 4, transports=SHM, process_sets="dynamic")
 
 
 def enter(world: World) -> None:
-    """In a disposable rank: start the engine on the rank's world, for the life of the process."""
+    """Start the engine on a disposable rank's world, for the life of the process."""
     kept.append(lend(world))
     kept[-1].__enter__()
     hvd.init()

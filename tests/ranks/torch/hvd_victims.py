@@ -1,4 +1,4 @@
-"""What disposable ranks do while one of them is killed, stopped or late."""
+"""Work of disposable ranks while one of them is killed, stopped or late."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wait_for_the_victim(world: World, victim: int) -> list[tuple[str, int | None
 
 
 def outcome_of(handle: int) -> tuple[str, int | None]:
-    """What `synchronize` raises."""
+    """Return what `synchronize` raises."""
     try:
         hvd.synchronize(handle)
     except KadrilError as error:

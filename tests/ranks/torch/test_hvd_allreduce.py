@@ -97,7 +97,7 @@ def test_an_average_fits_where_its_sum_does_not(world: World) -> None:
 
 @on_shm
 def test_an_average_of_flags_is_refused_or_right(world: World) -> None:
-    """What is true everywhere is not false on average."""
+    """Flags that are true everywhere are not false on average."""
     try:
         result = hvd.allreduce(torch.tensor([True, False]))
     except (ValueError, hvd.HorovodInternalError) as error:

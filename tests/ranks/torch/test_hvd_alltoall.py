@@ -29,13 +29,13 @@ def tables(size: int) -> list[Table]:
 
 
 def sent(name: str, table: Table, rank: int, width: int) -> torch.Tensor:
-    """What a rank sends, whole."""
+    """Return all that a rank sends."""
     rows = sum(table[rank])
     return as_dtype(values_of(name, "max", rank, rows * width).reshape(rows, width), name)
 
 
 def received(name: str, table: Table, rank: int, width: int) -> torch.Tensor:
-    """What a rank gets: a part of each, in rank order."""
+    """Return what a rank gets: a part of each, in rank order."""
     parts = []
     for source, splits in enumerate(table):
         begin = sum(splits[:rank])

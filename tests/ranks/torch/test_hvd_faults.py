@@ -143,8 +143,10 @@ def test_ranks_that_poll_for_different_names(world: World) -> None:
     with Records() as records:
         handle = hvd.allreduce_async(torch.ones(2), name=f"only rank {world.rank}")
         assert until(lambda: hvd.poll(handle))
-    with pytest.raises(Stalled) as caught:
+    with pytest.raises(PeerError) as caught:
         hvd.synchronize(handle)
+    # Over a network, who is told a moment later may find a peer gone that was told before.
+    assert isinstance(caught.value, Stalled) or world.transport.shared_memory is None
     assert caught.value.rank in set(range(world.size)) - {world.rank}
     assert caught.value.name == f"only rank {world.rank}"
     for rank in range(world.size):

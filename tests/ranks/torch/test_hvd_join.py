@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from hvd_stage import (
 
 import kadril.torch as hvd
 from kadril.errors import PeerError
+from kadril.testing import ranks
 from kadril.world import World
 
 
@@ -243,3 +245,25 @@ def test_patience_is_for_ranks_that_do_nothing(world: World) -> None:
 def test_device_is_accepted(world: World) -> None:
     assert hvd.join(-1) in range(world.size)
     assert hvd.join(device=0) in range(world.size)
+
+
+@ranks(4, transports=("tiered",), hosts="2+2")
+def test_large_arrays_that_run_together_without_who_has_joined(
+    world: World, tmp_path: Path
+) -> None:
+    """Over tiers large sums share one call, whose arrays all ranks must count alike."""
+    hvd.init()
+    path = tmp_path / f"{world.rank}.json"
+    hvd.start_timeline(str(path))
+    counts = (300_001, 280_000, 270_000)  # each more than 1 MiB
+    if world.rank != 1:
+        numbers = [torch.full((count,), float(world.rank + 1)) for count in counts]
+        results = hvd.grouped_allreduce(numbers, name="large", op=hvd.Average)
+        for result, count in zip(results, counts, strict=True):
+            assert result.shape == (count,)
+            assert result.eq((1 + 3 + 4) / 4).all()
+    assert hvd.join() in (0, 2, 3)
+    hvd.stop_timeline()
+    if world.rank == 0:
+        assert "TOGETHER_ALLREDUCE" in path.read_text()
+    check_works("loss")

@@ -145,7 +145,7 @@ def test_ops_in_flight_at_the_end_fail(world: World) -> None:
 
 @ranks(2, 3, transports=TRANSPORTS, timeout=45.0)
 def test_ops_in_flight_at_many_ends(world: World) -> None:
-    """What is left of groups that were given up must not meet those that are made later."""
+    """Remains of groups that were given up must not meet those that are made later."""
     for turn in range(12 if world.transport.kind == "c10d" else 60):
         hvd.init()
         check_works("together")
@@ -254,7 +254,7 @@ def test_waiting_costs_little(world: World) -> None:
 
 
 def in_child(call: Callable[[], object]) -> str:
-    """What a call raises in a child made by fork."""
+    """Return the name of the error that a call raises in a child made by fork."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Python 3.12 warns of a fork with threads, which is what is tried here.

@@ -22,7 +22,7 @@ from kadril.world import World
 
 
 def mistakes(size: int) -> dict[str, tuple[Callable[[], object], str]]:
-    """What a rank may do wrong, and what the message must speak of."""
+    """Return mistakes that a rank may make, and what the message must speak of."""
     rows = torch.ones(size * 2, 2)
     scalar = torch.tensor(1.0)
     return {
@@ -214,7 +214,7 @@ def calls_before_init() -> list[Callable[[], object]]:
 
 
 def check_before_init() -> None:
-    """In a process that has called nothing yet."""
+    """Check the errors in a process that has called nothing yet."""
     assert not hvd.is_initialized()
     questions: list[Callable[[], object]] = [getattr(hvd, question) for question in QUESTIONS]
     for call in [*questions, hvd.is_homogeneous, *calls_before_init()]:

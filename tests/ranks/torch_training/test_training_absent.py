@@ -31,7 +31,7 @@ def some_of(rank: int, step: int) -> Pull:
     ]
 
 
-@ranks(1, 2, 3, 4)
+@ranks(1, 3)
 @both_ways
 def test_ranks_may_skip_different_layers(world: World) -> None:
     """A rank without a gradient takes part with zeros, and gets what the others have.

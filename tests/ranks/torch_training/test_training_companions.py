@@ -1,4 +1,4 @@
-"""What lives beside an optimizer: schedulers, scalers, pickles, copies, checkpoints, closures."""
+"""Companions of an optimizer: schedulers, scalers, pickles, copies, checkpoints, closures."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_grad_scaler_needs_no_ceremony(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_a_grad_scaler_with_a_dynamic_graph(world: World) -> None:
-    """What has no gradient here is not in flight yet; the scaler must not decide without it."""
+    """Gradients absent here are not in flight yet; the scaler must not decide without them."""
     hvd.init()
     parameters = make_parameters(((3,), (4,)), torch.float32)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), op=hvd.Sum)

@@ -7,7 +7,8 @@ import torch
 from training_kit import assert_same, backward, make_parameters, momentum_sgd, pull_of
 
 import kadril.torch as hvd
-from kadril.errors import MismatchError, PeerLost, Stalled
+from kadril.errors import MismatchError, PeerLost, Stalled, UnsupportedError
+from kadril.sharded import POS_Trainer
 from kadril.testing import ranks
 from kadril.torch import elastic
 from kadril.world import World
@@ -211,6 +212,56 @@ def test_a_sampler_is_part_of_the_state(world: World) -> None:
     assert sampler.processed_num == 2 * world.size
     state.on_reset()
     assert sampler.remaining_indices == list(range(2 * world.size, 8))
+
+
+@ranks(1, 2, 3)
+def test_ranks_use_batches_of_different_sizes(world: World) -> None:
+    """A commit learns what each rank has used: no sample is lost, and none is used twice."""
+    hvd.init()
+    sampler = elastic.ElasticSampler(range(20), shuffle=True, seed=1, pad=False)
+    state = elastic.TorchState(sampler=sampler)
+    used: list[int] = []
+    for number in range(3):
+        mine = list(sampler)[: world.rank + number]
+        used += mine
+        sampler.record_batch(0, len(mine))
+        state.commit()
+        assert sampler.processed_num == sum(hvd.allgather_object(len(used)))
+        state.on_reset()
+    used += list(sampler)
+    assert len(sampler) == len(list(sampler))
+    everything = [index for part in hvd.allgather_object(used) for index in part]
+    assert sorted(everything) == list(range(20))
+
+
+@ranks(2)
+def test_a_rank_is_lost_while_others_take_over_a_state(world: World) -> None:
+    """A failed sync keeps the last commit whole: parts of two states would make a third."""
+    hvd.init()
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    for module in (first, second):
+        torch.nn.init.constant_(module.weight, world.rank)
+
+    class Lost(elastic.StateHandler):
+        def sync(self) -> None:
+            raise PeerLost("gone", rank=1)
+
+    state = elastic.TorchState(first, step=world.rank, second=second)
+    state._handlers["second"] = Lost(second)
+    with pytest.raises(PeerLost):
+        state.sync()
+    assert first.weight.item() == 0.0  # of rank 0
+    state.restore()
+    assert first.weight.item() == second.weight.item() == state.step == world.rank
+
+
+@ranks(1)
+def test_sharded_optimizers_are_refused(world: World) -> None:
+    hvd.init()
+    trainer = POS_Trainer(torch.nn.Linear(1, 1), "sgd")
+    with pytest.raises(UnsupportedError, match="POS_Trainer cannot be part of an elastic state"):
+        elastic.TorchState(optimizer=trainer)
+    trainer.close()
 
 
 @ranks(1)

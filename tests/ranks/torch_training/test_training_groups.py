@@ -150,7 +150,7 @@ def test_a_compressor_of_ones_own(world: World) -> None:
 
 
 def check_before_init() -> None:
-    """In a process that has no world."""
+    """Check the errors in a process that has no world."""
     parameters = make_parameters()
     names = [(f"p{place}", parameter) for place, parameter in enumerate(parameters)]
     cases: list[dict[str, Any]] = [

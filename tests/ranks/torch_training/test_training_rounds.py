@@ -66,7 +66,7 @@ def test_fewer_passes_are_reduced_at_the_step(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_a_pass_too_many_is_refused_and_explained(world: World) -> None:
-    """What was submitted is in flight: adding to it would be lost, or half of it would."""
+    """Gradients that were submitted are in flight: what is added would be lost, all or half."""
     hvd.init()
     parameters, optimizer = make(backward_passes_per_step=2)
     backward(parameters, pull_of(world.rank, 0))
@@ -204,7 +204,7 @@ def test_skipping_ends_with_its_block(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_looking_at_the_groups_waits_for_gradients(world: World) -> None:
-    """Who walks over `param_groups` between backward and step wants the reduced gradients."""
+    """Code that walks over `param_groups` before the step wants the reduced gradients."""
     hvd.init()
     parameters, optimizer = make()
     for step in range(2):  # in the first round large gradients wait for the census

@@ -61,7 +61,7 @@ def check(
 @ranks(2, 3)
 @both_ways
 def test_rows_of_all_ranks(world: World) -> None:
-    """In Horovod a rank without a gradient sent a dense zero to ranks that wait for rows."""
+    """A rank without a gradient sent a dense zero to ranks that wait for rows, in Horovod."""
     hvd.init()
     for shape in TABLES:
         for make in (torch.optim.SGD, torch.optim.SparseAdam):

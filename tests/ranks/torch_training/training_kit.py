@@ -54,7 +54,7 @@ def backward(parameters: Iterable[torch.Tensor], pull: Pull) -> None:
 
 
 def combined(pulls: Sequence[Pull], divisor: int = 1) -> list[torch.Tensor | None]:
-    """What all ranks together have: the sum where any has a gradient, divided."""
+    """Return the sum over all ranks where any has a gradient, divided."""
     results: list[torch.Tensor | None] = []
     for column in zip(*pulls, strict=True):
         present = [each for each in column if each is not None]
