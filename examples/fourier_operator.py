@@ -50,7 +50,7 @@ class SpectralConv(nn.Module):
         self.weight = nn.Parameter(torch.randn(shape) / width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From this rank's rows to the same rows of the result."""
+        """Map this rank's rows to the same rows of the result."""
         num_columns = x.shape[3]
         modes = torch.fft.rfft(x, dim=3, norm="forward")[..., :NUM_MODES]
         modes = torch.fft.fft(self.to_columns(modes), dim=2, norm="forward")

@@ -41,7 +41,7 @@ class LeNet(nn.Module):
         self.to_features: Callable[[torch.Tensor], torch.Tensor] = nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From images to scores of the ten digits."""
+        """Map images to scores of the ten digits."""
         x = self.pool(self.relu(self.conv1(x)))
         x = self.pool(self.relu(self.conv2(x)))
         x = self.flatten(self.to_features(x))

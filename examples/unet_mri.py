@@ -46,7 +46,7 @@ class UNet(nn.Module):
         self.pool, self.out = nn.MaxPool3d(2), nn.Conv3d(width, 1, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From a volume to the logits of grey matter."""
+        """Map a volume to the logits of grey matter."""
         first = self.down1(x)
         second = self.down2(self.pool(first))
         y = self.bottom(self.pool(second))
