@@ -30,7 +30,7 @@ SIZES = (2, 3, 4)
 
 @dataclasses.dataclass
 class Tally:
-    """What came out of the rounds over one transport."""
+    """Results of the rounds over one transport."""
 
     transport: str
     first_seed: int

@@ -1,4 +1,4 @@
-"""What the ranks do until one of them is killed."""
+"""Workload of the ranks until one of them is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the memory of a process rises above where it was, during a call."""
+"""Rise of a process's memory above where it was, during a call."""
 
 from __future__ import annotations
 

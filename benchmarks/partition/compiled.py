@@ -57,7 +57,7 @@ class UNet(nn.Module):
             self.up = knn.DistributedUpsample(P_x, scale_factor=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From an image to an image."""
+        """Map an image to an image."""
         fine = functional.gelu(self.first(x)) * 1.5 + 0.1
         coarse = functional.silu(self.down(self.pool(fine)))
         coarse = torch.tanh(coarse) * torch.sigmoid(coarse) + 0.5 * coarse

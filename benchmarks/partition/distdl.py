@@ -25,7 +25,7 @@ NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class TensorStructure:
-    """What a module remembers of its input."""
+    """Structure of its input that a module remembers."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tensor.shape

@@ -65,7 +65,7 @@ class GlooSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        """In a copy."""
+        """Add up in a copy."""
         y = x.clone()
         dist.all_reduce(y, group=group)
         return y
@@ -76,7 +76,7 @@ class GlooHalo(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        """By a send and a receive."""
+        """Exchange by a send and a receive."""
         rank = dist.get_rank(group)
         y = F.pad(x, (0, 0, 1, 1))
         ghost, edge = (-1, -2) if rank == 0 else (0, 1)

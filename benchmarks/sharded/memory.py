@@ -113,7 +113,7 @@ TRACED: dict[str, Callable[[Task, dict[str, Any]], Parts]] = {
 
 
 def trace_step(world: kadril.World, setting: str) -> dict[str, Any]:
-    """How far memory rises in a forward and backward pass, and all of it over one step."""
+    """Measure the rise of memory in a forward and backward pass, and in all of one step."""
     options = {"lr": 1e-4, "fused": True}
     tiny = make_tiny()
     tiny_model, tiny_optimizer = TRACED[setting](tiny, options)

@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         self.scores = nn.Linear(width, shape.num_words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From words to scores of words."""
+        """Map words to scores of words."""
         y: torch.Tensor = self.scores(self.layers(self.words(x)))
         return y
 

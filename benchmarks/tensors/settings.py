@@ -15,7 +15,7 @@ __all__ = ["WORKLOADS", "Workload", "check_results", "make_settings"]
 
 
 class Workload(NamedTuple):
-    """So many tensors of so many floats.
+    """Tensors to reduce: so many, of so many floats each.
 
     Attributes:
         name: of the workload.
@@ -55,13 +55,13 @@ def by_group(tensors: list[torch.Tensor], name: str, op: int = hvd.Average) -> N
 
 
 def one_by_one(tensors: list[torch.Tensor]) -> None:
-    """What gloo's users do."""
+    """Reduce one tensor after the other."""
     for tensor in tensors:
         dist.all_reduce(tensor)
 
 
 def all_at_once(tensors: list[torch.Tensor]) -> None:
-    """What gloo's users do who have read on."""
+    """Start all reductions, then wait for all of them."""
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in works:
         if work is not None:

@@ -78,7 +78,7 @@ class Trainer:
         self._meet = self._make_meeting()
 
     def _make_meeting(self) -> Callable[[], None]:
-        """What a rank does for the others between backward pass and update."""
+        """Return what a rank does for the others between backward pass and update."""
         world = kadril.current()
         if self.name == MEETING:
             return world.transport.barrier

@@ -66,7 +66,7 @@ class Honoured(NamedTuple):
 
 
 def inverted(text: str) -> str:
-    """What one switches off, the other switches on."""
+    """Invert a switch, where one variable turns off what the other turns on."""
     return "1" if text.strip().lower() in FALSE_WORDS else "0"
 
 
@@ -202,7 +202,7 @@ def seconds(origin: Origin) -> float:
 
 
 def remarks(environment: Mapping[str, str]) -> dict[str, str]:
-    """What there is to say of variables of Horovod that have no effect, by name of the variable."""
+    """Return notes on variables of Horovod that have no effect, by name of the variable."""
     said: dict[str, str] = {}
     for_building = []
     for name in sorted(environment):

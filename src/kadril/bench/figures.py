@@ -1,4 +1,4 @@
-"""What the samples say: percentiles, bandwidths, and ratios that are fair to the peer."""
+"""Figures made of samples: percentiles, bandwidths, and ratios that are fair to the peer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN_ENGINES = ("kadril", "zero-copy")
 
 @dataclasses.dataclass(frozen=True)
 class RoundResult:
-    """What one round gave; seconds per call."""
+    """Figures of one round, in seconds per call."""
 
     num_samples: int
     p10: float
@@ -73,7 +73,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """How many times as fast as a peer, in the setting in which the peer is faster.
+    """Speed-up over a peer, in the setting in which the peer is faster.
 
     Attributes:
         collective: that was measured.

@@ -28,11 +28,11 @@ LINES_SHOWN = 12
 
 
 class JobError(KadrilError):
-    """A job could not be started, or has failed; it is of no more use."""
+    """A job could not be started, or has failed; it is of no use any more."""
 
 
 class TaskError(KadrilError):
-    """No rank can do a task; the job goes on."""
+    """No rank can do a task; the job continues."""
 
 
 class Job:
@@ -114,7 +114,7 @@ class Job:
 
         Raises:
             JobError: a rank is gone, hangs, or ranks disagree on whether the task can be done.
-            TaskError: all ranks say that it cannot be done; the job goes on.
+            TaskError: all ranks say that it cannot be done; the job continues.
         """
         return self._collect({"do": "measure", **task.to_json()})
 

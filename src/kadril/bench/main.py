@@ -77,8 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--memory",
         choices=("torch", "numpy"),
-        help="whose allocator arrays are from, for all engines alike (default torch); numpy's asks"
-        " for huge pages",
+        help="whose allocator arrays are from, for all engines alike (default torch, if it is"
+        " installed); numpy's asks for huge pages",
     )
     add("--rounds", dest="num_rounds", type=int, metavar="N", help=f"default {default.num_rounds}")
     add("--seconds", type=float, metavar="S", help=f"per measurement (default {default.seconds:g})")

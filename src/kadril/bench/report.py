@@ -42,7 +42,7 @@ class Idleness:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a run of `kadril bench` found.
+    """Report of a run of `kadril bench`.
 
     Attributes:
         format: number of this layout of a report.

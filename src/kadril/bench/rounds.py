@@ -1,4 +1,4 @@
-"""Who measures what, and when: all engines take turns on each task, several rounds long.
+"""Order of the measurements: all engines take turns on each task, for several rounds.
 
     round 1   allreduce 4 B   pinned     kadril  zero-copy  copy  gloo  openmpi
                               unpinned   kadril  zero-copy  copy  gloo  openmpi
@@ -34,14 +34,14 @@ BARRIER_SECONDS = 50e-6
 
 
 class Case(NamedTuple):
-    """What is measured of every engine."""
+    """One measurement that every engine makes: a collective at one size."""
 
     collective: str
     num_bytes: int
 
 
 class Key(NamedTuple):
-    """What one series of samples is of."""
+    """Key of one series of samples."""
 
     collective: str
     num_bytes: int
@@ -89,7 +89,7 @@ class Rounds:
 
         Raises:
             JobError: the job of kadril failed. Where that of a peer does, it is noted, and the
-                others go on.
+                others continue.
             TaskError: likewise.
         """
         num_rounds = self._options.num_rounds

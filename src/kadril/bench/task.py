@@ -1,4 +1,4 @@
-"""What the driver tells a job to do, and what each rank answers."""
+"""Task that the driver gives a job, and the answer of each rank."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one rank says about a task.
+    """Answer of one rank to a task.
 
     Attributes:
         seconds: of one call, for each sample; empty where it failed.

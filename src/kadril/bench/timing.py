@@ -1,4 +1,4 @@
-"""How a sample is taken; the same way for every engine.
+"""Take samples, in the same way for every engine.
 
     rank 0   | write array | barrier |clock  call call ... call  clock|
     rank 1   | write array    | barr.|clock  call call ... call    clock|

@@ -18,7 +18,7 @@ from kadril.errors import ConfigError
 from kadril.function_job import serialization
 from kadril.launch.command import make_parser, to_options
 from kadril.launch.options import LaunchError, RunOptions
-from kadril.launch.summary import describe_status
+from kadril.launch.supervision.summary import describe_status
 
 __all__ = ["run"]
 
@@ -93,6 +93,12 @@ def run(
     worker = [executable or sys.executable, "-c", BOOTSTRAP.format(module="worker"), search_path()]
     # Bad options are found before anything is started.
     asked_for = parse_or_raise(["-np", str(num_ranks), *words, "--", *worker])
+    if asked_for.elastic is not None:
+        raise ConfigError(
+            "kadril.run returns one result of each rank, so their number is fixed: --min-np,"
+            " --max-np and what belongs to them cannot be used here. Start a script by `kadril"
+            " run`"
+        )
     call = serialization.Call(func, tuple(args), dict(kwargs or {}))
     name = getattr(func, "__qualname__", repr(func))
     data = serialization.pack(call, f"the function {name} with its arguments")

@@ -18,7 +18,7 @@ from kadril.errors import ConfigError
 from kadril.function_job.worker import CALL, failure_name, result_name
 from kadril.launch import LaunchError, run
 from kadril.launch.command import parse
-from kadril.launch.summary import Outcome, describe_status, find_cause
+from kadril.launch.supervision.summary import Outcome, describe_status, find_cause
 
 __all__ = ["FunctionFiles", "main"]
 

@@ -30,6 +30,7 @@ spread               total                of a tensor that all workers hold alik
 
 from __future__ import annotations
 
+import kadril.needs_torch  # noqa: F401 - says what to install
 from kadril.ops.all_gather import all_gather
 from kadril.ops.all_sum_reduce import all_sum_reduce
 from kadril.ops.all_to_all import all_to_all

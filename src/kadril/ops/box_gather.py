@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 
 from kadril.ops.box_plan import BoxPlan, WorkerBoxes
-from kadril.ops.moves.carriers import move
+from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.moves.carriers import MoveOperator, move
 from kadril.ops.moves.mover import Mover, Planned
 from kadril.ops.structure import PlanCache, Structure, shared_plans
 from kadril.partition import Partition
@@ -26,7 +27,7 @@ __all__ = ["BoxGather", "Gathered"]
 
 
 class Gathered(NamedTuple):
-    """What a worker got.
+    """Result of a box gather on one worker.
 
     Attributes:
         box: its box; its block where the plan leaves blocks as they lie.
@@ -113,6 +114,22 @@ class BoxGather:
         y = move(x, mine.moves, transport, self.what, requires_grad=structure.requires_grad)
         return mine.extend(y)
 
+    def add_back(self, y: torch.Tensor, structure: Structure) -> torch.Tensor:
+        """Return x* = F* y*: boxes go back to the owners, who add them up; with F as its gradient.
+
+        Args:
+            y: of the shape of this worker's box.
+            structure: of the tensor that the boxes are of, and whether any worker's `y` requires
+                gradients; the same on all workers.
+        """
+        mine = self._mine(structure)
+        if mine.is_extended:
+            y = adjoint_of_extension(mine, y)
+        operator = MoveOperator(
+            mine.moves, self.P_x.transport, f"adjoint of {self.what}", structure.dtype, (0,)
+        )
+        return apply_operator(Reverse(operator), y, requires_grad=structure.requires_grad)
+
     def _mine(self, structure: Structure) -> WorkerBoxes:
         if self.P_x.index is None:
             raise AssertionError("only workers of the partition gather")
@@ -122,3 +139,13 @@ class BoxGather:
         mine = self._mine(structure)
         stays = mine.plan.leaves_blocks or (mine.plan.is_local and self.gives_views)
         return Planned(None if stays else mine.moves, mine)
+
+
+def adjoint_of_extension(mine: WorkerBoxes, y: torch.Tensor) -> torch.Tensor:
+    """Add up what `WorkerBoxes.extend` copies: from a box to its sources."""
+    sizes = [interval.size for interval in mine.source]
+    with torch.enable_grad():
+        x = y.new_zeros(sizes).requires_grad_()
+        extended = mine.extend(x)
+    (found,) = torch.autograd.grad(extended, x, y, create_graph=torch.is_grad_enabled())
+    return found

@@ -42,7 +42,7 @@ Blocks = Sequence[Sequence[Interval]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoxPlan:
-    """What all workers have, and what they need.
+    """Blocks that all workers have, and boxes that they need.
 
     Attributes:
         shape: of the partition.
@@ -80,7 +80,7 @@ class BoxPlan:
 
     @functools.cached_property
     def sources(self) -> Blocks:
-        """What boxes are made of, within the tensor or beyond edges that the moves know."""
+        """Intervals that boxes are made of, in the tensor or beyond edges that the moves know."""
         return [
             [source_interval(each, size, edge) for each in along]
             for along, size, edge in zip(self.boxes, self.sizes, self.edges, strict=True)
@@ -97,7 +97,7 @@ class BoxPlan:
 
     @functools.cached_property
     def periods(self) -> list[int | None]:
-        """For each dim, after how many elements it begins anew; None where it ends."""
+        """Period of each dim: after how many elements it begins anew; None where it ends."""
         return [
             (size or None) if edge == "circular" else None
             for size, edge in zip(self.sizes, self.edges, strict=True)
@@ -135,7 +135,7 @@ class WorkerBoxes:
 
     @functools.cached_property
     def moves(self) -> Moves:
-        """What this worker sends, receives, copies and fills."""
+        """Moves of this worker: what it sends, receives, copies and fills."""
         plan = self.plan
         ranks = range(math.prod(plan.shape))
         return plan_moves(
@@ -167,7 +167,7 @@ class WorkerBoxes:
 
     @functools.cached_property
     def positions(self) -> list[torch.Tensor | None]:
-        """For each dim, where the elements of the box are among its sources; None for the same."""
+        """Places of a box's elements among its sources, for each dim; None where unchanged."""
         found: list[torch.Tensor | None] = []
         for want, size, edge in zip(self.box, self.plan.sizes, self.plan.edges, strict=True):
             positions = source_positions(want, size, edge)

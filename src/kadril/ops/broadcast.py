@@ -247,7 +247,7 @@ class SumReducer(Between):
 
 
 class Passing(NamedTuple):
-    """Between the one and the many: copies in one direction, sums in the other.
+    """Operator between the one and the many: copies in one direction, sums in the other.
 
     Attributes:
         between: who.
@@ -265,7 +265,7 @@ class Passing(NamedTuple):
 
     @property
     def what(self) -> str:
-        """For errors."""
+        """Name of the operator, for errors."""
         return self.between.what
 
     def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:

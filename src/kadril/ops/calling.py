@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -13,6 +14,7 @@ __all__ = ["anchor_for", "apply", "apply_tied", "beneath", "tie", "tied", "uncom
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 NOTHING = torch.empty(0)
+WHY_UNCOMPILED = "it communicates, in an order that is the same on all ranks"
 
 
 def uncompiled(function: Call) -> Call:
@@ -21,10 +23,47 @@ def uncompiled(function: Call) -> Call:
     Whatever communicates is one: ranks have to do so in the same order, in both directions, and a
     compiler that is free to order calls of one graph knows nothing of the other ranks. What is
     between such functions is compiled.
+
+    It is `torch.compiler.disable`, once a program has loaded the compiler: that function loads it
+    when it is called, which takes seconds, and most programs never compile anything.
     """
-    why = "it communicates, in an order that is the same on all ranks"
-    found: Call = torch.compiler.disable(function, reason=why)  # type: ignore[no-untyped-call]
-    return found
+    disabled: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
+            disabled = torch.compiler.disable(function, reason=WHY_UNCOMPILED)  # type: ignore[no-untyped-call]
+        return disabled(*args, **kwargs)
+
+    if not hide_from_compiler(call):
+        found: Call = torch.compiler.disable(function, reason=WHY_UNCOMPILED)  # type: ignore[no-untyped-call]
+        return found
+    return cast(Call, call)
+
+
+def hide_from_compiler(call: Callable[..., Any]) -> bool:
+    """Mark a function as `torch.compiler.disable` does, without loading the compiler.
+
+    The caller's trace ends before a function so marked, and its own frame is not traced. Torch has
+    no public name for either.
+
+    Returns:
+        whether this version of torch has what it takes.
+    """
+    try:
+        from torch._C._dynamo import eval_frame
+
+        leave = eval_frame._FrameExecStrategy(
+            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        )
+        eval_frame.set_code_exec_strategy(call.__code__, leave)
+    except (ImportError, AttributeError):
+        return False
+    call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg=WHY_UNCOMPILED)
+    return True
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:

@@ -129,7 +129,7 @@ class ExtremeOperator:
 
 
 class PickOperator(NamedTuple):
-    """For each element, the value of one worker in line, on all of them.
+    """Operator that gives all workers in line one worker's value, for each element.
 
     Attributes:
         group: the line of workers.

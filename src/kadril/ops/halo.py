@@ -21,7 +21,7 @@ from kadril.ops.box_gather import BoxGather
 from kadril.ops.box_plan import BoxPlan, plan_boxes
 from kadril.ops.calling import uncompiled
 from kadril.ops.edges import EDGES
-from kadril.ops.structure import Structure
+from kadril.ops.structure import Structure, agree
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition
 
@@ -47,7 +47,7 @@ def halo_exchange(
         x: block of the global tensor on `P_x`; returned as a copy on other ranks.
         P_x: one axis for each dim.
         halo: for each dim, elements before and after the block; negative ones cut it.
-        periodic: whether a dim goes on at its other end, for each or for all; zeros otherwise.
+        periodic: whether a dim continues at its other end, for each or for all; zeros otherwise.
         edges: what is beyond the ends of a dim instead, for each or for all: "zeros", "circular",
             "reflect" or "replicate".
         what: for errors.
@@ -94,6 +94,7 @@ class HaloExchanger:
         self.fill = fill
         self.what = what
         self.gather = BoxGather(P_x, self._plan, what, gives_views=False)
+        self._known: dict[tuple[object, ...], Structure] = {}
         if len(needs) != P_x.dim:
             raise ValueError(f"{what}: {len(needs)} halos for the {P_x.dim} axes of {P_x!r}")
 
@@ -107,6 +108,50 @@ class HaloExchanger:
     def exchange(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
         """Exchange, with the structure already agreed on."""
         return self.gather.fetch(x, structure)
+
+    @uncompiled
+    def adjoint(self, y: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """Return x* = F* y*: halos are added to the blocks they are of; collective.
+
+        The gradient of this is the exchange itself.
+
+        Args:
+            y: of the shape of what the exchange gives this worker.
+            shapes: of the blocks of all workers, in their order; the same on all.
+
+        Raises:
+            ValueError: a worker's `y` has another shape than its box, or the shapes are not those
+                of a tensor on the partition; on all workers.
+        """
+        if not self.P_x.active:
+            return nothing_of(y, self.P_x, self.what)
+        structure = self._agreed(y, tuple(map(tuple, shapes)))
+        return self.gather.add_back(y, structure)
+
+    def _agreed(self, y: torch.Tensor, shapes: tuple[tuple[int, ...], ...]) -> Structure:
+        """Return the structure of the blocks, once all workers have told what they give back.
+
+        They tell once for each shape: a worker that comes with another one later calls another
+        collective than the others, which the transport finds out.
+        """
+        needs_graph = y.requires_grad and torch.is_grad_enabled()
+        key = (y.shape, y.dtype, needs_graph, torch.is_grad_enabled(), shapes)
+        if key not in self._known:
+            self._known[key] = self._agree(y, shapes)
+        return self._known[key]
+
+    def _agree(self, y: torch.Tensor, shapes: tuple[tuple[int, ...], ...]) -> Structure:
+        given = agree(self.P_x, y, f"adjoint of {self.what}")
+        structure = given._replace(shapes=shapes)
+        plan = self.gather.plan(structure)
+        for rank, index, shape in zip(given.ranks, self.P_x.indices(), given.shapes, strict=True):
+            wanted = tuple(each.size for each in plan.worker(index).box)
+            if shape != wanted:
+                raise ValueError(
+                    f"adjoint of {self.what}: rank {rank} gives a tensor of shape {list(shape)};"
+                    f" what the exchange gives it has shape {list(wanted)}"
+                )
+        return structure
 
     def _plan(self, structure: Structure) -> BoxPlan:
         check_fill(self.fill, structure.dtype, self.what)

@@ -18,7 +18,7 @@ import torch
 from kadril.errors import MismatchError, UnsupportedError
 from kadril.partition import Group, Interval, Partition, intervals_of
 from kadril.partition.pairing import index_of, text
-from kadril.transport.buffer import TORCH_DTYPES
+from kadril.transport.tensor import TORCH_DTYPES
 
 __all__ = [
     "DTYPES",
@@ -45,7 +45,7 @@ Plan = TypeVar("Plan")
 
 
 class Structure(NamedTuple):
-    """What the workers hold, in their order.
+    """Shapes and dtype of the blocks that the workers hold, in their order.
 
     Attributes:
         partition_shape: workers along each axis.
@@ -65,7 +65,7 @@ class Structure(NamedTuple):
         """Return, for each dim, the interval of the global tensor at each position along its axis.
 
         Raises:
-            ValueError: the partition has not as many axes as the tensor has dims.
+            ValueError: the partition does not have as many axes as the tensor has dims.
             MismatchError: the blocks do not make up a tensor.
         """
         return list(blocks_of(self, what))
@@ -140,7 +140,7 @@ def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
 
 
 class Row(NamedTuple):
-    """What one worker holds, and whether it records a graph."""
+    """Description of what one worker holds, and whether it records a graph."""
 
     num_dims: int
     dtype_code: int

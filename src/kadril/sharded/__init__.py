@@ -25,6 +25,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import kadril.needs_torch  # noqa: F401 - says what to install
 from kadril.sharded import graph
 from kadril.sharded.sharded_optimizer import ShardedOptimizer
 from kadril.sharded.trainer import POS_Trainer

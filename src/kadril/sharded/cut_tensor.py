@@ -47,7 +47,7 @@ def coordinated() -> Iterator[None]:
 
 
 class Part(NamedTuple):
-    """Which part of all state a tensor belongs to: that of one rank, under one rule."""
+    """Part of all state that a tensor belongs to: that of one rank, under one rule."""
 
     rank: int
     num_ranks: int
@@ -151,7 +151,7 @@ class CutTensor(torch.Tensor):
         aten = torch.ops.aten
         if function in (aten.detach.default, aten.clone.default):
             return self.beside(function(self.local))
-        # Torch's `async_save` makes room for copies, to be written while training goes on.
+        # Torch's `async_save` makes room for copies, to be written while training continues.
         is_room = function in (aten.zeros_like.default, aten.empty_like.default)
         if is_room or (function is aten.new_empty.default and tuple(others[0]) == self.shape):
             chosen = {key: keywords[key] for key in ("device", "dtype") if key in keywords}

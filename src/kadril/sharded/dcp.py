@@ -4,7 +4,7 @@
     dcp.load({"model": model, "optim": trainer}, "checkpoints/last")
 
     saved = dcp.async_save({"model": model, "optim": trainer}, "checkpoints/last")
-    ...                                              # training goes on
+    ...                                              # training continues
     saved.result()                                   # raises what went wrong
 
 The files are torch's, and so are the keys:
@@ -18,7 +18,7 @@ any number of ranks, and what FSDP or a plain optimizer wrote by `get_optimizer_
 here. Beside them lies a file with checksums, which torch ignores and `load` compares.
 
 Metadata of torch's format is a pickle, which may run code when it is read: load only what you
-trust; checksums tell of damage, not of malice. The files of `trainer.save()` are JSON and bytes.
+trust; checksums reveal damage, not malice. The files of `trainer.save()` are JSON and bytes.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def async_save(
 ) -> Future[None]:
     """Write a checkpoint beside the training, as it is now; collective.
 
-    Ranks agree on who writes what, and each copies what it writes; both are done on return, and
-    training may go on. The files are written in a thread of its own. One save runs at a time: this
+    Ranks agree on who writes what, and each copies what it writes; both are done on return, so
+    training may resume. The files are written in a thread of its own. One save runs at a time: this
     and every other call of this module first waits for the one before, and so does the end of the
     world.
 

@@ -103,6 +103,13 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         ValueError, TypeError: an argument is invalid.
     """
 
+    # Said by `kadril.torch.elastic.TorchState`, which brings rank 0's state to all ranks.
+    elastic_refusal = (
+        "its ranks hold different parts of the state, and a rank that dies takes its part along."
+        " Save checkpoints with save() and load() them in a new job, on any number of ranks; or"
+        " take hvd.DistributedOptimizer, whose ranks all have the whole state"
+    )
+
     def __init__(
         self,
         params: Parameters,

@@ -6,7 +6,7 @@ t   what happens
 |   a rank fails: the others have GRACE seconds to end by themselves, most fail likewise
 |   then the failed rank revokes the world, so that those who wait for it are let go
 |   they have AFTERMATH seconds to return
-v   who has not answered at the deadline is asked for its stacks, and killed
+v   a rank that has not answered at the deadline is asked for its stacks, and killed
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class CollectiveRequest:
         )
 
     def start_grace(self) -> None:
-        """From the first failure on, time runs for those who may be waiting for that rank."""
+        """Limit, at the first failure, the time of ranks that may be waiting for the failed one."""
         if self.release_at is None:
             self.release_at = time.monotonic() + GRACE
 

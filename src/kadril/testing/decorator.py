@@ -16,7 +16,7 @@ ATTRIBUTE = "__kadril_ranks__"
 
 @dataclasses.dataclass(frozen=True)
 class RanksOptions:
-    """What a test asked for: every size on every transport."""
+    """Options of a test on ranks, which runs with every size on every transport."""
 
     sizes: tuple[int, ...]
     transports: tuple[str, ...]
@@ -56,7 +56,7 @@ def ranks(
             `hosts`, the ranks of each host for tiers: "3+2", or "round robin 2", the default.
 
     Raises:
-        ValueError: a size or transport that there is not.
+        ValueError: a size or transport that does not exist.
         TypeError: the function has no argument `world`.
     """
     from kadril.testing.worlds import world_key

@@ -1,4 +1,4 @@
-"""What became of a test on its ranks, in words."""
+"""Reports on a test and its ranks, in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fate: TypeAlias = Verdict | Literal["died", "hung"]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of one rank.
+    """Report on one rank of a test.
 
     Attributes:
         rank: within the world of the test.
@@ -58,7 +58,7 @@ class RanksFailed(AssertionError):  # noqa: N818 - reads as what happened
 
 
 def describe(reports: Sequence[Report]) -> str:
-    """Tell each failure once, the earliest first, with the ranks that share it; then the others."""
+    """Show each failure once, the earliest first, with the ranks that share it; then the others."""
     shared: dict[tuple[str, str], list[Report]] = {}
     for report in sorted(reports, key=lambda report: (report.at, report.rank)):
         if report.is_failure:

@@ -65,12 +65,12 @@ def fault_points() -> list[str]:
 
 
 def mark(label: str) -> None:
-    """In a rank: say that it has reached a mark; see `Ranks.wait_mark`."""
+    """Say, in a rank, that it has reached a mark; see `Ranks.wait_mark`."""
     set_mark(label)
 
 
 def gate(label: str) -> None:
-    """In a rank: wait until the test opens this gate; see `Ranks.open_gate`."""
+    """Wait, in a rank, until the test opens this gate; see `Ranks.open_gate`."""
     pass_gate(label)
 
 
@@ -140,8 +140,8 @@ class Ranks:
     def start(self, function: Callable[..., Any], *arguments: object) -> Ranks:
         """Call `function(world, *arguments)` on every rank that lives; returns at once.
 
-        The first call forks the ranks, which then open their world. A later one has the survivors
-        go on.
+        The first call forks the ranks, which then open their world. A later one is for the
+        survivors.
         """
         target = locate(function)
         payload = pickle.dumps(arguments)
@@ -156,7 +156,7 @@ class Ranks:
             outcome.marks = []
             way = self.way_in(rank)
             faults = (self.faults_at_open.pop(rank, ""), self.faults.pop(rank, ""))
-            with contextlib.suppress(OSError):  # it has just ended; the fork server tells how
+            with contextlib.suppress(OSError):  # it has just ended; the fork server reports how
                 connection.send(Assignment(target, payload, rank, self.size, way, *faults))
         return self
 
@@ -189,7 +189,7 @@ class Ranks:
     def signal(self, rank: int, number: int) -> Ranks:
         """Send a signal to a rank; if it is SIGKILL or the like, this is the time of the fault.
 
-        With SIGSTOP and SIGCONT the rank has stopped, or gone on, when this returns.
+        With SIGSTOP and SIGCONT the rank has stopped, or continued, when this returns.
         """
         outcome = self.outcomes[rank]
         if not outcome.pid or not outcome.alive:
@@ -206,8 +206,8 @@ class Ranks:
         """Wait until every rank has returned, raised or ended, or is stopped.
 
         Returns what became of each. Ranks that returned or raised keep their world open, so that
-        nobody takes their end for a fault. One that hangs after `timeout` seconds has `hung` and
-        tells its `stacks`.
+        nobody takes their end for a fault. One that hangs after `timeout` seconds has `hung`, and
+        its `stacks`.
         """
         if not self.pump(lambda: not any(outcome.hung for outcome in self.outcomes), timeout):
             for outcome in self.outcomes:
@@ -324,7 +324,7 @@ class Ranks:
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            connection.close()  # the fork server tells how it ended
+            connection.close()  # the fork server reports how it ended
             return
         outcome = self.outcomes[rank]
         if isinstance(message, Finished):

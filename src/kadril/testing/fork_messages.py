@@ -3,7 +3,7 @@
 session                            fork server
 |  -- Load(target) ------------>  |  imports the module of the test
 |  -- Fork(rank) + sockets ---->  |  forks; the rank talks to the session itself
-|  <---------- Change(pid) -----  |  a rank has stopped, gone on, or ended, with the time
+|  <---------- Change(pid) -----  |  a rank has stopped, continued, or ended, with the time
 |  -- Reap(pids) -------------->  |
 """
 

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from kadril.frameworks import is_installed
 from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, Load, Reap, Request
 from kadril.testing.forked_rank import run_forked_rank
 from kadril.testing.orphans import die_with_parent
@@ -107,14 +108,14 @@ class ForkServer:
         return pid
 
     def reap(self, request: Reap) -> Done:
-        """Wait for children that were told as ended."""
+        """Wait for children that were reported as ended."""
         for pid in request.pids:
             os.waitpid(pid, 0)
             self.children.discard(pid)
         return Done()
 
     def tell_changes(self) -> None:
-        """Tell the session which children have stopped, gone on or ended."""
+        """Tell the session which children have stopped, continued or ended."""
         at = time.monotonic()
         for pid in sorted(self.children):
             end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -126,7 +127,7 @@ class ForkServer:
                 self.tell_pauses(pid, at)
 
     def tell_pauses(self, pid: int, at: float) -> None:
-        """Tell the session that a child has stopped or gone on."""
+        """Tell the session that a child has stopped or continued."""
         # One that ends meanwhile has no such news any more, and there is another signal.
         with contextlib.suppress(ChildProcessError):
             while change := os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG):
@@ -156,7 +157,8 @@ def main(arguments: list[str]) -> None:
     problem = ""
     try:
         for name in PRELOADED:
-            importlib.import_module(name)
+            if is_installed(name.partition(".")[0]):
+                importlib.import_module(name)
         problem = why_unfit("torch")
     except BaseException:
         problem = traceback.format_exc()

@@ -33,7 +33,7 @@ __all__ = ["Assignment", "Finished", "Gate", "Mark", "pass_gate", "run_forked_ra
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What a rank is to do. `payload` holds the pickled arguments."""
+    """Work of one rank. `payload` holds the pickled arguments."""
 
     target: Target
     payload: bytes
@@ -219,7 +219,7 @@ def current_rank() -> ForkedRank:
     """Return the rank that this process is.
 
     Raises:
-        StateError: it is no disposable rank.
+        StateError: it is not a disposable rank.
     """
     if _rank is None:
         raise StateError("marks and gates are for functions that kadril.testing.Ranks has started")

@@ -112,7 +112,7 @@ class Host:
         index: its place in `HostNetwork.hosts`.
         name: its host name, which all hosts find in their /etc/hosts.
         address: its address on the network of the fixture.
-        ranks: how many ranks it is to have, as `hosts` was told.
+        ranks: how many ranks it is to have, as given to `hosts`.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ def hosts(
         ranks: how many ranks each is to have, or each by itself: for `slots` and for the test.
         rate: of each link and direction, as `tc` writes it ("100mbit"); None for no limit.
         names: of the hosts; by default host0, host1 and so on.
-        shared: directories in /tmp, /dev/shm or /run that hosts see all the same.
+        shared: directories in /tmp, /dev/shm or /run that hosts see nevertheless.
         ssh: whether each host has an sshd, where openssh is installed.
 
     Raises:
@@ -306,7 +306,7 @@ def is_hidden(path: Path) -> bool:
     """Whether a directory lies in one that each host has to itself.
 
     Raises:
-        ValueError: it is no directory.
+        ValueError: it is not a directory.
     """
     if not path.is_dir():
         raise ValueError(f"hosts can share a directory, and {path} is none")

@@ -43,7 +43,7 @@ class LeakError(AssertionError):
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What there is at one moment; each a name and how often it is there."""
+    """Resources that exist at one moment, by kind: names, and how often each is there."""
 
     processes: collections.Counter[str]
     descriptors: collections.Counter[str]
@@ -182,7 +182,7 @@ def segments() -> Iterator[str]:
 def kadril_files() -> Iterator[str]:
     """Files in /dev/shm and directories for temporary files that bear kadril's name.
 
-    Those that tell in their name which process made them, `kadril-<purpose>-<pid>-...`, are not
+    Those whose name says which process made them, `kadril-<purpose>-<pid>-...`, are not
     counted while that process lives and is not this one: several sessions may run on a machine.
     """
     places = {"/dev/shm", tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")}  # noqa: S108

@@ -1,4 +1,4 @@
-"""What the test session and its ranks say to each other.
+"""Messages between the test session and its ranks.
 
     session                       rank
        |  -- (number, request) ->  |     one request at a time, answered in order
@@ -41,7 +41,7 @@ class Target(NamedTuple):
 
 
 class WorldKey(NamedTuple):
-    """What makes a world the same as another: tests with the same key share one."""
+    """Key of a world: tests with the same key share one."""
 
     transport: str
     size: int

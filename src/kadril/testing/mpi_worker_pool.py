@@ -161,7 +161,7 @@ class MpiWorkerPool:
             )
 
     def discard(self, worker: Worker) -> None:
-        """End the job: MPI cannot go on without one of its ranks."""
+        """End the job: MPI cannot continue without one of its ranks."""
         self.end(politely=False)
 
     def end(self, *, politely: bool = True) -> None:

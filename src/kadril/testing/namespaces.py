@@ -127,7 +127,7 @@ def open_other(pid: int, kind: str) -> int:
     """Open a namespace of a process that must not be this process's own.
 
     Raises:
-        RuntimeError: it is, or cannot be told.
+        RuntimeError: it is, or that cannot be found out.
     """
     mine = Path(f"/proc/self/ns/{kind}").stat()
     descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)

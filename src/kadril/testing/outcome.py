@@ -1,4 +1,4 @@
-"""What became of a disposable rank."""
+"""Outcome of a disposable rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ErrorReport", "Outcome"]
 
 @dataclasses.dataclass(frozen=True)
 class ErrorReport:
-    """An exception that a rank raised, as told to another process.
+    """An exception that a rank raised, as reported to another process.
 
     Attributes:
         type: name of its class, such as "PeerLost".
@@ -31,7 +31,7 @@ class ErrorReport:
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one rank. Times are CLOCK_MONOTONIC, the same for all processes of a host.
+    """Outcome of one rank. Times are CLOCK_MONOTONIC, the same for all processes of a host.
 
     Attributes:
         rank: in its world.
@@ -46,7 +46,7 @@ class Outcome:
         delay: seconds from the fault to the return or raise of the function; None without one of
             them.
         output: what the rank has printed.
-        stacks: where it is, for one that `wait` has waited for in vain.
+        stacks: its stacks, where `wait` has waited for it in vain.
         marks: the labels of `mark()` that it has passed, in order.
     """
 

@@ -157,7 +157,7 @@ class RankPool:
     def keep_in_step(
         self, pool: WorkerPool, workers: Sequence[Worker], key: WorldKey, reports: list[Report]
     ) -> list[Report]:
-        """After a test: keep the world if its ranks are in step, or throw it away.
+        """Keep the world after a test if its ranks are in step, or throw it away.
 
         A test that leaves its ranks out of step would fail the next one in the same world; it fails
         itself.

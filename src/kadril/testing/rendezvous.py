@@ -1,4 +1,4 @@
-"""Where the ranks of a world find each other: a private directory with a socket in it."""
+"""Meeting place of the ranks of a world: a private directory with a socket in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 def make_directory(purpose: str, *, in_memory: bool = False) -> Path:
-    """Make a directory that only this user can enter; its name tells which process made it.
+    """Make a directory that only this user can enter; its name says which process made it.
 
     Args:
         purpose: a word for its name.
@@ -65,7 +65,7 @@ def is_mine(directory: Path) -> bool:
 
 
 class Rendezvous:
-    """What the ranks of one world are told so that they find each other: path, secret, job.
+    """Path, secret and job by which the ranks of one world find each other.
 
     The session binds and listens before any rank is told, so that ranks may come in any order.
     """

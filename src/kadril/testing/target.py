@@ -1,7 +1,7 @@
 """Find a function in another process: by the file, module and name it was defined under.
 
 A test module is loaded from its file under the name pytest gave it, with the session's `sys.path`,
-so helpers next to the tests import as they do in the session; its `assert`s tell their operands as
+so helpers next to the tests import as they do in the session; its `assert`s show their operands as
 under pytest.
 """
 

@@ -89,12 +89,15 @@ def redirect_output(path: Path) -> None:
 
 def serve(connection: Any, index: int, communicator: Any) -> None:
     """Answer requests until told to quit, or until the session is gone."""
-    import torch
-
+    from kadril.frameworks import is_installed
     from kadril.testing.orphans import die_with_connection
     from kadril.testing.request_handler import RequestHandler
 
-    torch.set_num_threads(1)  # ranks share the cores; a pool of threads each would fight over them
+    if is_installed("torch"):
+        import torch
+
+        # Ranks share the cores; a pool of threads each would fight over them.
+        torch.set_num_threads(1)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     if communicator is not None:
         die_with_connection(connection.fileno())

@@ -29,6 +29,10 @@ __all__ = ["Listener", "LocalWorkerPool", "PoolError", "Worker", "WorkerPool", "
 
 # Importing torch takes seconds, several times that when all cores do it at once.
 START_TIMEOUT = 120.0
+
+# Most tests need no more ranks, which are started together. Others are started when a test asks for
+# them: each takes seconds of a core to import torch.
+MOST_STARTED_EARLY = 4
 QUIT_TIMEOUT = 5.0
 
 
@@ -136,7 +140,7 @@ class WorkerPool(Protocol):
 
 
 class Listener:
-    """Where started processes connect: a socket in a private directory, a secret beside it."""
+    """Socket in a private directory that started processes connect to, with a secret beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.secret = secrets.token_bytes(32)
@@ -154,7 +158,7 @@ class Listener:
         """Wait for the next process that is up.
 
         Args:
-            check: called now and then; raises if it is in vain to wait.
+            check: called now and then; raises if waiting is in vain.
             deadline: CLOCK_MONOTONIC after which to give up.
 
         Raises:
@@ -222,7 +226,7 @@ class LocalWorkerPool:
             if not worker.alive:
                 self.discard(worker)
         self.expect(size)
-        for index in range(self.expected):
+        for index in range(max(size, min(self.expected, MOST_STARTED_EARLY))):
             if index not in self.workers and index not in self.starting:
                 self.starting[index] = self.start(index)
                 keep(self, pids=[self.starting[index].pid])

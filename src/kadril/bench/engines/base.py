@@ -1,4 +1,4 @@
-"""What an engine must offer to be measured."""
+"""Interface of an engine that can be measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from kadril.bench.workload import Floats, Workload
 
@@ -55,5 +54,7 @@ def plain_array(count: int, memory: str) -> Floats:
     """
     if memory == "numpy":
         return np.empty(count, dtype=np.float32)
+    from kadril.needs_torch import torch
+
     array: Floats = torch.empty(count, dtype=torch.float32).numpy()
     return array

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
 import kadril
 from kadril.bench.engines.base import Unsupported, plain_array
 from kadril.bench.workload import Floats, Workload
+from kadril.frameworks import is_installed
+from kadril.transport.buffer import Array, is_tensor
 from kadril.world import World
 
 __all__ = ["KadrilEngine"]
@@ -22,15 +22,18 @@ class KadrilEngine:
         self.world = world
         self.zero_copy = zero_copy
 
-    def allocate(self, count: int, memory: str) -> torch.Tensor:
+    def allocate(self, count: int, memory: str) -> Array:
         """See `Engine`."""
+        array: Floats
         if self.zero_copy:
-            return self.world.shared_empty(count)
-        return torch.from_numpy(plain_array(count, memory))
+            array = self.world.shared_empty(count, "float32")
+        else:
+            array = plain_array(count, memory)
+        return as_tensor(array) if is_installed("torch") else array
 
-    def look(self, array: torch.Tensor) -> Floats:
+    def look(self, array: Array) -> Floats:
         """See `Engine`."""
-        floats: Floats = array.numpy()
+        floats: Floats = array.numpy() if is_tensor(array) else array
         return floats
 
     def bind(self, work: Workload) -> Callable[[], object]:
@@ -59,3 +62,10 @@ class KadrilEngine:
 
     def close(self) -> None:
         """See `Engine`; the world belongs to the rank."""
+
+
+def as_tensor(array: Floats) -> Array:
+    """Return the same memory as a tensor."""
+    from kadril.needs_torch import torch
+
+    return torch.from_numpy(array)

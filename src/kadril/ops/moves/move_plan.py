@@ -4,7 +4,7 @@
               worker 0  worker 1                           [ 2 3 4 5 6 7 0 1 ]   (periodic)
 
 Boxes that are needed may overlap, reach over any number of workers, and go beyond the edge of the
-tensor: there they are filled with a constant, or go on at the other end. Halo exchange and
+tensor: there they are filled with a constant, or continue at the other end. Halo exchange and
 repartition are both this, with different boxes.
 
 As an operator, y_r[i] = x[i] for all i in the box that worker r needs. Its adjoint adds what came
@@ -48,7 +48,7 @@ class Move(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moves:
-    """What one worker has to do.
+    """Everything that one worker sends, receives, copies and fills.
 
     Attributes:
         sends: boxes of what it owns.

@@ -31,7 +31,7 @@ NO_PLAN = _native.MovePlan([], [], [], [], b"", b"")
 
 
 class Planned(NamedTuple):
-    """What a worker does with a tensor of some structure.
+    """Plan of a worker for tensors of some structure.
 
     Attributes:
         moves: what moves; None where nothing does, on all workers.
@@ -43,7 +43,7 @@ class Planned(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What came of a tensor.
+    """Result of moving a tensor.
 
     Attributes:
         y: what this worker got; None where nothing moves.
@@ -57,7 +57,7 @@ class Moved(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a worker knows to do when it holds such a tensor, if the others hold what they did.
+    """Cached plan for a tensor that a worker holds again, valid if the others hold what they did.
 
     Attributes:
         structure: of the tensor that it is a block of.

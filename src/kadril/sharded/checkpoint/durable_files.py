@@ -47,7 +47,7 @@ def checksum(path: Path) -> str:
 
 @contextlib.contextmanager
 def log_untidy(directory: Path) -> Iterator[None]:
-    """Only log an `OSError`: the checkpoint is in place, and what is left to do is to tidy up."""
+    """Log an `OSError`, no more: the checkpoint is in place, and only tidying up is left."""
     try:
         yield
     except OSError as error:

@@ -29,7 +29,7 @@ logger = logging.getLogger("kadril")
 NAME = "kadril"
 
 # Settings of inductor by which it frees the memory of a gradient and does not write to it again. So
-# a plan may go on with a gradient after the call that gave it; to copy what is wanted later took a
+# a plan may keep using a gradient after the call that gave it; to copy what is wanted later took a
 # tenth of a backward pass.
 NO_REUSE = {"allow_buffer_reuse": False, "inplace_buffers": False, "memory_planning": False}
 
@@ -44,7 +44,7 @@ def kadril_backend(
     """Compile a graph of dynamo, as a backend of `torch.compile`; see `CompileOptions`.
 
     Raises:
-        ValueError: an option that there is not, or a mode.
+        ValueError: an unknown option, or a mode.
         StateError: the graph trains parameters that no trainer knows.
     """
     if mode is not None:

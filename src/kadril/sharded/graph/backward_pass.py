@@ -42,7 +42,7 @@ def backward(
         retain_graph: see `Tensor.backward`.
 
     Raises:
-        ValueError: options that there are not, or of another rank.
+        ValueError: unknown options, or those of another rank.
         StateError: the trainer of the options is gone.
         MismatchError: ranks run different backward graphs; on all ranks.
     """

@@ -109,7 +109,7 @@ def explain(
         What was printed, as numbers.
 
     Raises:
-        ValueError: an option that there is not, another suffix, or no example.
+        ValueError: an unknown option or suffix, or no example.
         StateError: torch made no backward graph, though there are parameters to train.
     """
     chosen = CompileOptions.of(options)

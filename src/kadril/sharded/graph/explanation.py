@@ -1,4 +1,4 @@
-"""What `explain` returns: backward graphs as tables, as numbers and as a picture."""
+"""Result of `explain`: backward graphs as tables, as numbers and as a picture."""
 
 from __future__ import annotations
 

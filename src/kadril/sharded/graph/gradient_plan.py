@@ -1,4 +1,4 @@
-"""What the graph pass has to know of a trainer: who owns which gradient, and how it gets there."""
+"""Plan that the graph pass follows: who owns which gradient, and how it gets there."""
 
 from __future__ import annotations
 

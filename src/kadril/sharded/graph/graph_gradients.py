@@ -61,7 +61,7 @@ def find_gradients(
             )
         found.append(ParameterGradient(name, node, output))
     places = {node: place for place, node in enumerate(graph.nodes)}
-    # One node may be the gradient of two parameters, as of a + b: the name decides then.
+    # One node may be the gradient of two parameters, as in a + b: the name decides then.
     return sorted(found, key=lambda gradient: (places[gradient.node], gradient.name))
 
 

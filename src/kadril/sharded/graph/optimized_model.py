@@ -46,7 +46,7 @@ def optimize_for(
         The compiled model. Call this one.
 
     Raises:
-        ValueError: another backend, or an option that there is not.
+        ValueError: another backend, or an unknown option.
         StateError: the trainer of the options is gone, or no trainer knows the parameters.
     """
     if backend != PASS:

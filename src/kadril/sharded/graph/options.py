@@ -16,7 +16,7 @@ Order: TypeAlias = Literal["graph", "parameters"]
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
-    """What `torch.compile(model, backend="kadril", options={...})` takes.
+    """Options of `torch.compile(model, backend="kadril", options={...})`.
 
     Attributes:
         inner: who runs the graphs: torch's "inductor", or "eager", node by node.
@@ -52,7 +52,7 @@ class CompileOptions:
         Takes those that a trainer's `generate_graph_pass_options()` gives, too.
 
         Raises:
-            ValueError: an option that there is not, or owners that are not the plan's.
+            ValueError: an unknown option, or owners that are not the plan's.
         """
         fields = {field.name for field in dataclasses.fields(cls)}
         described = {"owners", "rank", "num_ranks"}
@@ -71,7 +71,7 @@ def check_description(chosen: CompileOptions, options: Mapping[str, Any]) -> Non
     """Raise `ValueError` where the owners in the options are not those of the plan.
 
     They are there to be read; the plan decides. So changing them in the options has no effect, and
-    nobody shall believe that it had.
+    nobody should believe that it had one.
     """
     given = {name: options[name] for name in ("owners", "rank", "num_ranks") if name in options}
     if not given:

@@ -34,7 +34,7 @@ class OwnerPlan:
         gradient_predivide_factor: f above.
 
     Raises:
-        ValueError: an owner that there is not, a name without a parameter, or a factor of 0.
+        ValueError: an owner that does not exist, a name without a parameter, or a factor of 0.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class OwnerPlan:
 
 
 def check_owners(named: Mapping[str, torch.Tensor], owners: Mapping[str, int], size: int) -> None:
-    """Raise `ValueError` for names and ranks that there are not."""
+    """Raise `ValueError` for names and ranks that do not exist."""
     for name, owner in owners.items():
         if name not in named:
             raise ValueError(f"owners names {name!r}, which is not a parameter")

@@ -1,4 +1,4 @@
-"""The pass: reductions into a backward graph, and gradients out of it.
+"""The pass: puts reductions into a backward graph, and takes gradients out of it.
 
     before                     phase 1                        phase 2, where another rank owns w
     ------                     -------                        ----------------------------------
@@ -120,7 +120,7 @@ def add_reductions(
 def can_be_overwritten(graph: fx.Graph, gradient: ParameterGradient) -> bool:
     """Whether the memory of a gradient is nobody else's, and in one piece.
 
-    A gradient may be a view of an input, as of `y = x + bias`, or be read again by other nodes: a
+    A gradient may be a view of an input, as in `y = x + bias`, or be read again by other nodes: a
     reduction in place would change what they see.
     """
     value = value_of(gradient.node)

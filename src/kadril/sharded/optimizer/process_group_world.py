@@ -21,7 +21,7 @@ def find_world(world: World | None) -> World:
 
     Raises:
         NotInitializedError: there is none of these.
-        StateError: the new world has not the ranks of torch.distributed.
+        StateError: the new world does not have the ranks of torch.distributed.
     """
     if world is not None:
         return world
@@ -44,7 +44,7 @@ def find_world(world: World | None) -> World:
 
 
 def check_group(group: Any, world: World) -> None:
-    """Raise `UnsupportedError` for a process group that has not all ranks of a world."""
+    """Raise `UnsupportedError` for a process group that lacks ranks of a world."""
     if group is None:
         return
     ranks = dist.get_process_group_ranks(group)

@@ -23,7 +23,7 @@ class ScalerGuard:
 
     @property
     def found_inf(self) -> torch.Tensor:
-        """Never set: setting it raises `StateError`."""
+        """Flag that is never set: setting it raises `StateError`."""
         raise AttributeError("found_inf")
 
     @found_inf.setter

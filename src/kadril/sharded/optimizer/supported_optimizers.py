@@ -1,4 +1,4 @@
-"""Which optimizers can be sharded, and how.
+"""Optimizers that can be sharded, and how.
 
 elementwise     every element is stepped by itself, so a piece may be any range of elements
 matrix          looks at a parameter as a matrix, or at its norm: needs whole parameters

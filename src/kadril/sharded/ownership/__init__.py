@@ -1,4 +1,4 @@
-"""Which rank owns which elements of which parameter, and the memory that they lie in.
+"""Ownership: which rank owns which elements of which parameter, and the memory they lie in.
 
 | file | what it holds |
 |---|---|

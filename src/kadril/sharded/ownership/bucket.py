@@ -186,7 +186,7 @@ class Bucket:
 
     @property
     def nothing(self) -> list[torch.Tensor | None]:
-        """What `take` gives where there are no gradients."""
+        """Return what `take` gives where there are no gradients."""
         return [None] * len(self.members)
 
     def take(self, *, gives_back: bool) -> list[torch.Tensor | None]:
@@ -218,7 +218,7 @@ class Bucket:
             taken: from `take`; is emptied, so that memory goes back as soon as it can.
             scale: of the gradients.
             scratch: to collect small ones in.
-            keeps: False where the sum is of no use to this rank.
+            keeps: False where this rank does not need the sum.
         """
         source = self.collect(taken, scratch)
         is_first = keeps and not self.is_filled
@@ -270,7 +270,7 @@ class Bucket:
         return flat
 
     def views_in(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Where each member lies in memory of the bucket's length, in its shape."""
+        """Return a view for each member, in its shape, of memory of the bucket's length."""
         first = flat.storage_offset()
         return [
             flat.as_strided(shape, strides, first + begin) for shape, strides, begin in self._lies

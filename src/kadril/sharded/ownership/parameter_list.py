@@ -42,7 +42,7 @@ class ParameterList:
 
         Raises:
             ValueError: it has a parameter of another group, or a name that another parameter has.
-            TypeError: it has something that is no parameter.
+            TypeError: it has something that is not a parameter.
         """
         names, tensors, options, given = group
         for name, tensor in zip(names, tensors, strict=True):

@@ -167,7 +167,7 @@ class Shards:
     def meet_on_host(self) -> None:
         """Wait for the ranks that share memory with this one only: they are about to write to it.
 
-        Collective among them; all of the others need not.
+        Collective among them; the others need not call it.
         """
         if any(bucket.is_shared_on_host for bucket in self.buckets):
             assert self._host_group is not None  # noqa: S101

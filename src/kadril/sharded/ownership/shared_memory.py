@@ -25,6 +25,7 @@ import torch
 from kadril import _native
 from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 from kadril.transport.base import Transport
+from kadril.transport.tensor import memory_tensor
 
 __all__ = ["scratch_bytes", "share_block"]
 
@@ -106,7 +107,7 @@ def share_block(
     view = memory.segment.view(offset + num_flag_bytes, num_bytes)
     finalizer = weakref.finalize(view, release, flags, transport.rank, os.getpid())
     finalizer.atexit = False
-    return torch.from_numpy(view)
+    return memory_tensor(view)
 
 
 def release(flags: Bytes, rank: int, process: int) -> None:
@@ -122,7 +123,7 @@ def scratch_bytes(transport: Transport, num_bytes: int, device: torch.device) ->
     memory = transport.shared_memory
     if memory is not None and device.type == "cpu":
         try:
-            return memory.empty(num_bytes, torch.uint8)
+            return memory_tensor(memory.empty(num_bytes))
         except MemoryError as error:
             logger.warning("gradients are collected in private memory, which is slower: %s", error)
     return torch.empty(num_bytes, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""Hooks that tell when a gradient is in `.grad`."""
+"""Hooks that report when a gradient is in `.grad`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ArrivalHooks", "Listener"]
 
 
 class Listener(Protocol):
-    """Is told of gradients."""
+    """Receiver of reports that gradients have arrived."""
 
     def arrived(self, place: int, layout: torch.layout) -> None:
         """Take note of a gradient in `.grad`, which nothing else refers to.
@@ -29,11 +29,11 @@ class Listener(Protocol):
 
 
 class ArrivalHooks:
-    """Tells a listener of every gradient that autograd has accumulated.
+    """Reports every gradient that autograd has accumulated to a listener.
 
     Args:
-        listener: whom to tell. It is not kept alive: what a hook refers to its parameter keeps
-            alive, unseen by the garbage collector, long after the trainer.
+        listener: gets the reports. It is not kept alive: a parameter keeps alive what its hook
+            refers to, unseen by the garbage collector, long after the trainer.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -43,7 +43,7 @@ class ArrivalHooks:
         weakref.finalize(listener, remove, self._hooks).atexit = False
 
     def watch(self, parameters: Iterable[tuple[int, torch.Tensor]]) -> None:
-        """Watch parameters, given with their places; frozen ones once they are not any more."""
+        """Watch parameters, given with their places; frozen ones once they are frozen no more."""
         self._frozen += parameters
         self.watch_thawed()
 
@@ -61,7 +61,7 @@ class ArrivalHooks:
 
 
 def tell(listener: weakref.ReferenceType[Listener], place: int, tensor: torch.Tensor) -> None:
-    """Tell of a gradient; called by autograd after it has accumulated one."""
+    """Report a gradient; called by autograd after it has accumulated one."""
     living = listener()
     # Autograd calls also where a compiled graph has sent the gradient away, and there is none.
     layout = layout_of_grad(tensor)  # and no reference to the gradient, which may be written to

@@ -16,7 +16,7 @@ from kadril.sharded.ownership.gradient_memory import Scale
 from kadril.sharded.reduction.outbox import CutBucket
 from kadril.sharded.reduction.outgoing import Outgoing
 from kadril.sharded.reduction.recycled_memory import RecycledMemory
-from kadril.transport.buffer import TORCH_DTYPES
+from kadril.transport.tensor import TORCH_DTYPES
 
 __all__ = ["BucketSums"]
 

@@ -48,12 +48,15 @@ class Carrier(Protocol):
         """Let the other ranks know that a cycle begins, where they have to take part."""
         ...
 
-    def send(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
+    def send(
+        self, bucket: Bucket, gradients: list[torch.Tensor | None], *, are_lent: bool = False
+    ) -> None:
         """Send the next bucket of the cycle.
 
         Args:
             bucket: which.
             gradients: of its parameters, None where there is none. The carrier owns them now.
+            are_lent: whether the caller refers to them until it is called the next time.
         """
         ...
 

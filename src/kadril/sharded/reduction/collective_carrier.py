@@ -1,7 +1,7 @@
 """Gradients by collectives: all ranks reduce a bucket at the same time.
 
 Ranks meet before each cycle, since one that makes no further pass has no reason to come: it takes
-part with zeros. Over a network a thread does so while the backward pass goes on.
+part with zeros. Over a network a thread does so while the backward pass continues.
 
     rank 0   pass      | bucket 0 ready | bucket 1 ready | ...
              thread    | begin cycle    | reduce 0       | reduce 1
@@ -42,7 +42,7 @@ class CollectiveCarrier:
         self._scale = scale
         self._thread = thread
         self._scratch = Scratch(shards.transport)
-        self._is_held = False  # sums are of no use to this rank
+        self._is_held = False  # this rank does not need sums
 
     def set_order(self, buckets: Sequence[Bucket]) -> None:
         """Do nothing: a bucket is reduced when it is sent."""
@@ -56,11 +56,15 @@ class CollectiveCarrier:
             )
         )
 
-    def send(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
+    def send(
+        self, bucket: Bucket, gradients: list[torch.Tensor | None], *, are_lent: bool = False
+    ) -> None:
         """Reduce a bucket with all ranks, or have that done in the background."""
-        self._run(functools.partial(self._reduce, bucket, gradients, keeps=not self._is_held))
+        self.reduce(bucket, gradients)
 
-    reduce = send
+    def reduce(self, bucket: Bucket, gradients: list[torch.Tensor | None]) -> None:
+        """Reduce a bucket outside of cycles in the same way."""
+        self._run(functools.partial(self._reduce, bucket, gradients, keeps=not self._is_held))
 
     def wait(self) -> None:
         """Wait for the thread."""

@@ -80,7 +80,7 @@ def communication_thread_for(transport: Transport) -> CommunicationThread | None
 
 
 def work(tasks: queue.SimpleQueue[Task | None], errors: list[BaseException]) -> None:
-    """Run tasks until one is None; after an error only those that tell of the end."""
+    """Run tasks until one is None; after an error only those that report the end."""
     while True:
         task = tasks.get()
         if task is None:

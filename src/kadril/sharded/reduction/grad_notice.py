@@ -4,10 +4,10 @@ With stage 2 a gradient goes to its owners during the backward pass, and `.grad`
 `torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)` then finds nothing to clip and returns 0,
 `model.zero_grad()` drops nothing, and neither says so. Both read `.grad` in Python, which is where
 they are told: parameters of the trainer get a class of their own, whose `.grad` is the usual one,
-and which warns, once for each trainer, when it is read in vain.
+and which warns, once for each trainer, when it is read and there is none.
 
-Autograd itself reads and writes gradients in C++ and does not come by. The compiler does when it
-traces a model, and is no user to be told.
+Autograd itself reads and writes gradients in C++ and does not get here. The compiler does when it
+traces a model, and is not a user to be warned.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class GradNotice:
         self._watched_class: Any = type("Parameter", (WatchedParameter,), {"_notice": notice})
 
     def warn(self) -> None:
-        """Warn, where there is a reason and nobody was told."""
+        """Warn, where there is a reason and nobody was warned yet."""
         is_traced = TracingContext.try_get() is not None
         if not self._was_given and self._giver.has_given_away and not is_traced:
             self._was_given = True
             warnings.warn(TEXT, UserWarning, stacklevel=5)
 
     def watch(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Hear of whoever looks at the gradients of these, where they are of torch's own class."""
+        """Notice whoever reads the gradients of these, where they are of torch's own class."""
         for parameter in parameters:
             if self._giver.gives_away and type(parameter) is torch.nn.Parameter:
                 parameter.__class__ = self._watched_class

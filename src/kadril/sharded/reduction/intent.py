@@ -1,6 +1,6 @@
-"""What ranks intend to do next, and what they have: exchanged before anyone goes on.
+"""Intents of ranks, and what they have: exchanged before anyone continues.
 
-    CYCLE     I have a bucket to reduce: who has none takes part with zeros
+    CYCLE     I have a bucket to reduce: a rank that has none takes part with zeros
     SETTLE    I am done, and so is everyone who says so; or
     STEP      the same, and I am about to write parameters; LOAD and ADD likewise
 
@@ -30,7 +30,7 @@ HAS_GIVEN = 2
 
 
 class Intent(enum.IntEnum):
-    """What a rank is about to do."""
+    """Intent of a rank: what it is about to do."""
 
     CYCLE = 1
     SETTLE = 2
@@ -49,11 +49,11 @@ CALLS = {
 
 
 class Agreement(NamedTuple):
-    """What all ranks have said, taken together.
+    """Intents of all ranks, taken together.
 
     Attributes:
         wants_cycle: whether a rank has gradients to reduce.
-        disagreement: why they cannot go on together; None where they can, or where one wants a
+        disagreement: why they cannot continue together; None where they can, or where one wants a
             cycle.
         present: a bit for each parameter that a rank had a gradient of in this round.
         common: a bit for each that all ranks had one of.
@@ -74,7 +74,7 @@ class Agreement(NamedTuple):
     ends: tuple[int | None, ...]
 
     def check(self) -> None:
-        """Raise `MismatchError` where ranks cannot go on together; on all of them."""
+        """Raise `MismatchError` where ranks cannot continue together; on all of them."""
         if self.disagreement is not None:
             raise MismatchError(self.disagreement)
 
@@ -143,7 +143,7 @@ def combine(operator: Callable[[int, int], int], rows: Iterable[bytes]) -> int:
 
 
 def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:
-    """Say why ranks cannot go on together."""
+    """Say why ranks cannot continue together."""
     odd = next(rank for rank, row in enumerate(rows) if row[:HEAD_BYTES] != rows[0][:HEAD_BYTES])
     rank, odd_rank = transport.world_ranks[0], transport.world_ranks[odd]
     if rows[odd][0] != rows[0][0]:

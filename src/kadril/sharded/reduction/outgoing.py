@@ -49,7 +49,7 @@ class Outgoing:
 
     @property
     def address(self) -> int:
-        """Where the gradients begin; 0 for none."""
+        """Address of the gradients; 0 for none."""
         return 0 if self.flat is None else self.flat.data_ptr()
 
     @property
@@ -71,7 +71,7 @@ class Outgoing:
 
 
 class SendQueue:
-    """What this rank has to post, and what it has posted and not added up.
+    """Queue of gradients to post, and of those that are posted and not yet added up.
 
     Args:
         box: where to post it.
@@ -96,6 +96,11 @@ class SendQueue:
     def num_walked(self) -> int:
         """Number of blocks that were given, posted or not."""
         return self._num_walked
+
+    @property
+    def first_posted(self) -> Outgoing | None:
+        """The oldest bucket of which blocks are posted and not added up."""
+        return self._posted[0][0] if self._posted else None
 
     def append(self, outgoing: Outgoing) -> None:
         """Have the gradients of a bucket posted, after those before it."""

@@ -147,7 +147,7 @@ class PrereducedGradients:
     drop_round = begin_round
 
     def detach(self) -> None:
-        """There is nothing to detach."""
+        """Do nothing: there is nothing to detach."""
 
 
 def checksum(gradient: torch.Tensor | None) -> bytes:

@@ -1,8 +1,8 @@
 """Memory of gradients that are posted, used again for this rank's sums of them.
 
-Sums stay until the round ends, and gradients do not. An allocator that lays a sum into the hole
+Sums stay until the round ends, and gradients do not. An allocator that puts a sum into the hole
 that a gradient left has no room there for the next gradient, and takes more from the system; that
-of glibc cannot even lay a gradient into the hole of another of its size (it looks for more, so as
+of glibc cannot even put a gradient into the hole of another of its size (it looks for more, so as
 to align it). So some gradients stay, with sums in them:
 
     gradient of bucket 0   | sum of bucket 0, in place | sum of bucket 1 |     rank 0 of 2
@@ -50,7 +50,7 @@ class RecycledMemory:
 
 
 def is_unshared(tensor: torch.Tensor) -> bool:
-    """Whether a tensor that is no view has the only reference to its memory.
+    """Whether a tensor that is not a view has the only reference to its memory.
 
     Then nobody sees what is written there. Hooks of users may have kept a gradient, or it may be an
     array of somebody else's.

@@ -134,7 +134,7 @@ class ReducedGradients:
                 self._begin_cycle()
                 self._round.take_turn()
                 self._round.take(bucket.number, 1 << place, is_given=True)
-                self._carrier.send(bucket, [gradient.detach()])
+                self._carrier.send(bucket, [gradient.detach()], are_lent=True)
             else:  # it waits where others do, for the rest of its bucket or for its turn
                 if before is None:
                     tensor.grad = gradient.to(tensor.dtype, copy=True)

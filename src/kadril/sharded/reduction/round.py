@@ -34,7 +34,7 @@ __all__ = ["Round", "State"]
 
 
 class State(enum.Enum):
-    """What a round is doing; see the drawing above."""
+    """State of a round; see the drawing above."""
 
     OPEN = enum.auto()
     HELD = enum.auto()

@@ -47,7 +47,7 @@ def wrong_shape(key: str, shape: Sequence[int], entry: Entry) -> CheckpointError
 
 
 def check_storable(value: Any, key: str, parameter: str) -> None:
-    """Raise `CheckpointError` for a value that is no tensor and that JSON cannot hold."""
+    """Raise `CheckpointError` for a value that is not a tensor and that JSON cannot hold."""
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:

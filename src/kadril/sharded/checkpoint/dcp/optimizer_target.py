@@ -66,7 +66,7 @@ def check_value(key: str, stored: TensorStorageMetadata, entry: Entry) -> None:
 
 
 def value_target(key: str, stored: Any, shards: Shards, own: OwnPiece) -> Any:
-    """Return memory for one value: None for what is no tensor, which is replaced."""
+    """Return memory for one value: None for what is not a tensor, which is replaced."""
     if not isinstance(stored, TensorStorageMetadata):
         return None
     entry = shards.bucket_of(own.piece.entry).entry_of(own.piece)

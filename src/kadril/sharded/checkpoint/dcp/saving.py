@@ -108,7 +108,7 @@ class Saving:
             return self.writer.prepare_local_plan(self.planner.create_local_plan())
 
     def share_out(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On rank 0, decide what each rank writes; [] elsewhere."""
+        """Decide, on rank 0, what each rank writes; [] elsewhere."""
         if not self.is_first:
             return []
         plans, self.metadata = self.planner.create_global_plan(plans)

@@ -97,7 +97,7 @@ def read_index(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"there is no checkpoint in {directory}: it has no {INDEX}{hint}", path=str(path)
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}", path=str(path)) from error
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         found = index.get("format") if isinstance(index, dict) else None
