@@ -24,10 +24,12 @@ from hypothesis import strategies as st
 
 from kadril.errors import Stalled
 from kadril.testing import RankPool, RanksFailed, no_leaks, ranks, run_on_ranks
+from kadril.testing.fork_client import close_fork_client
 from kadril.testing.mpi_worker_pool import Unavailable
 from kadril.testing.process import state_of
 from kadril.testing.rendezvous import FALLBACK, sweep_directories
-from kadril.testing.worker_pool import PoolError
+from kadril.testing.starting import PoolError
+from kadril.testing.worker import SECRET_NAME
 from kadril.world import World
 
 ALL_TRANSPORTS = ("shm", "c10d", "mpi:openmpi", "mpi:mpich")
@@ -338,17 +340,28 @@ def test_an_interrupted_test_takes_its_ranks_with_it(
     assert rank_pool.run(1, gather_lists, [2]) == [[0, 0]]
 
 
-def test_a_pool_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pool_that_cannot_start_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", os.fspath(program))
+    close_fork_client()
     pool = RankPool()
-    message = r"rank 0 of the test pool exited with code 3 while it started:\nno such luck"
     with no_leaks():
-        with pytest.raises(PoolError, match=message):
+        with pytest.raises(PoolError, match="the process that forks ranks is gone"):
             pool.run(1, pid_of)
         pool.close()
+    assert capfd.readouterr().out == "no such luck\n"
+
+
+def test_a_rank_that_cannot_start_says_why() -> None:
+    pool = RankPool()
+    pool.worker_pool("shm").directory.joinpath(SECRET_NAME).unlink()
+    with pytest.raises(PoolError, match=r"(?s)rank 0 .* exited with code 1 while .*No such file"):
+        pool.run(1, pid_of)
+    pool.close()
 
 
 def test_a_closed_pool_leaves_nothing() -> None:

@@ -18,7 +18,7 @@ from kadril.testing import Ranks, fault_points, no_leaks
 from kadril.testing.faults import gate, mark
 from kadril.testing.fork_client import close_fork_client, current_fork_client
 from kadril.testing.process import state_of
-from kadril.testing.worker_pool import PoolError
+from kadril.testing.starting import PoolError
 
 # ---- what ranks do
 

@@ -23,7 +23,7 @@ What is where:
 
     decorator            @ranks, and what it asked for      plugin    what pytest makes of it
     pool                 the standing pool: worlds, and functions that run on their ranks
-    worker_pool          its processes: plain ones          mpi_worker_pool   one job under mpirun
+    worker_pool          its processes: forked ones         mpi_worker_pool   one job under mpirun
     worker               the program of such a process      request_handler   what it does if asked
     collective_request   one request to all ranks of a world, with a deadline
     messages             requests and replies               failure   what became of a test
@@ -33,6 +33,7 @@ What is where:
     forked_rank          such a rank, from fork to end      outcome           what became of it
     rendezvous           where the ranks of a world find each other
     worlds               how a rank opens a world           target    find a function elsewhere
+    starting             what processes are started with
     process, orphans     state of a process; ranks end with their session
     host_network         several hosts on one machine       host      one of them
     host_ssh             their sshd                         namespaces        what makes a host one

@@ -41,9 +41,9 @@ from kadril.testing.messages import Open
 from kadril.testing.outcome import ErrorReport, Outcome
 from kadril.testing.process import ask_for_stacks, read_tail
 from kadril.testing.rendezvous import Rendezvous, make_directory, remove_directory
+from kadril.testing.starting import PoolError
 from kadril.testing.target import locate
 from kadril.testing.worker import STACK_SIGNAL, output_path, stack_path
-from kadril.testing.worker_pool import PoolError
 from kadril.testing.worlds import world_key
 
 if TYPE_CHECKING:

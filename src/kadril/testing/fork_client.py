@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, Load, Reap
+from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, ForkWorker, Load, Reap
 from kadril.testing.leaks import keep, release
 from kadril.testing.messages import Target
-from kadril.testing.worker_pool import START_TIMEOUT, PoolError, worker_environment
+from kadril.testing.starting import START_TIMEOUT, PoolError, worker_environment
 
-__all__ = ["ForkClient", "close_fork_client", "current_fork_client"]
+__all__ = ["ForkClient", "ForkedProcess", "close_fork_client", "current_fork_client"]
 
 REQUEST_TIMEOUT = 30.0
 
@@ -78,6 +80,19 @@ class ForkClient:
         self.listeners[pid] = listener
         return pid
 
+    def fork_worker(self, arguments: Sequence[str]) -> ForkedProcess:
+        """Fork a rank of the standing pool; see `kadril.testing.worker`."""
+        request = ForkWorker(tuple(arguments), worker_environment())
+        process = ForkedProcess(self, self.request(request).pid)
+        self.listeners[process.pid] = process.hear
+        return process
+
+    def hear_changes(self, timeout: float = 0.0) -> None:
+        """Take changes that have come, or wait for the next one; listeners hear of them."""
+        while self.is_open and select.select([self.control], [], [], timeout)[0]:
+            self.receive()
+            timeout = 0.0
+
     def reap(self, pids: Sequence[int]) -> None:
         """Let go of ranks that have ended; their pids may be reused from here on."""
         if pids:
@@ -125,6 +140,57 @@ class ForkClient:
             self.process.kill()
             self.process.wait()
         release(self)
+
+
+class ForkedProcess:
+    """A process that the fork server has forked, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, client: ForkClient, pid: int) -> None:
+        self.client = client
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def hear(self, change: Change) -> None:
+        """Learn how it ended."""
+        if change.state == "ended":
+            self.returncode = change.code
+
+    def poll(self) -> int | None:
+        """Return its exit code, or minus the signal that ended it; None while it lives."""
+        return self.look(0.0)
+
+    def look(self, timeout: float) -> int | None:
+        """Do what `poll` does, after news of any process or `timeout` seconds."""
+        if self.returncode is not None:
+            return self.returncode
+        with contextlib.suppress(PoolError):  # the server is gone, and its children with it
+            self.client.hear_changes(timeout)
+        if self.returncode is not None:
+            self.client.reap([self.pid])
+        elif not self.client.is_open:
+            self.returncode = -signal.SIGKILL
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; returns what `poll` returns.
+
+        Raises:
+            subprocess.TimeoutExpired: it lives on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.look(0.2)) is None:
+            if deadline is not None and timeout is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
 
 
 _current: ForkClient | None = None

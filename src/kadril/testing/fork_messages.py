@@ -3,6 +3,7 @@
 session                            fork server
 |  -- Load(target) ------------>  |  imports the module of the test
 |  -- Fork(rank) + sockets ---->  |  forks; the rank talks to the session itself
+|  -- ForkWorker(arguments) --->  |  forks a rank of the standing pool
 |  <---------- Change(pid) -----  |  a rank has stopped, continued, or ended, with the time
 |  -- Reap(pids) -------------->  |
 """
@@ -14,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from kadril.testing.messages import Target
 
-__all__ = ["MAX_MESSAGE", "Change", "Done", "Fork", "Load", "Reap", "Request"]
+__all__ = ["MAX_MESSAGE", "Change", "Done", "Fork", "ForkWorker", "Load", "Reap", "Request"]
 
 MAX_MESSAGE = 64 * 1024
 
@@ -40,13 +41,24 @@ class Fork:
 
 
 @dataclasses.dataclass(frozen=True)
+class ForkWorker:
+    """Fork a process that does what `python -m kadril.testing.worker` does.
+
+    `arguments` are its directory and its index.
+    """
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Reap:
     """Forget children that have ended."""
 
     pids: tuple[int, ...]
 
 
-Request: TypeAlias = Load | Fork | Reap
+Request: TypeAlias = Load | Fork | ForkWorker | Reap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from kadril.frameworks import is_installed
-from kadril.testing.fork_messages import MAX_MESSAGE, Change, Done, Fork, Load, Reap, Request
+from kadril.testing import worker
+from kadril.testing.fork_messages import (
+    MAX_MESSAGE,
+    Change,
+    Done,
+    Fork,
+    ForkWorker,
+    Load,
+    Reap,
+    Request,
+)
 from kadril.testing.forked_rank import run_forked_rank
 from kadril.testing.orphans import die_with_parent
 from kadril.testing.target import load_module
@@ -74,6 +84,8 @@ class ForkServer:
         try:
             if isinstance(request, Fork):
                 answer = Done(self.fork(request, descriptors))
+            elif isinstance(request, ForkWorker):
+                answer = Done(self.fork_worker(request))
             elif isinstance(request, Load):
                 answer = self.load(request)
             else:
@@ -107,6 +119,16 @@ class ForkServer:
         self.children.add(pid)
         return pid
 
+    def fork_worker(self, request: ForkWorker) -> int:
+        """Fork a rank of the standing pool."""
+        pid = os.fork()
+        if pid == 0:
+            for end in (self.control, self.wakeup, self.wakeup_sender):
+                end.close()
+            run_forked_worker(request)
+        self.children.add(pid)
+        return pid
+
     def reap(self, request: Reap) -> Done:
         """Wait for children that were reported as ended."""
         for pid in request.pids:
@@ -137,6 +159,21 @@ class ForkServer:
     def tell(self, change: Change) -> None:
         """Send a change to the session."""
         self.control.send(pickle.dumps(change))
+
+
+def run_forked_worker(request: ForkWorker) -> None:
+    """Be a rank of the standing pool, in a process that was just forked; does not return."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.environ.clear()
+        os.environ.update(request.environment)
+        worker.main([*request.arguments, str(os.getppid()), "file"])
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)  # a rank that ends as it should has ended before
 
 
 def why_unfit(module: str) -> str:

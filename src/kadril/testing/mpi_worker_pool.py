@@ -27,15 +27,8 @@ from kadril.errors import KadrilError
 from kadril.testing.leaks import keep, release
 from kadril.testing.process import describe_exit, read_tail
 from kadril.testing.rendezvous import make_directory, remove_directory
-from kadril.testing.worker_pool import (
-    START_TIMEOUT,
-    Listener,
-    PoolError,
-    Worker,
-    ask_to_quit,
-    end_all,
-    worker_environment,
-)
+from kadril.testing.starting import START_TIMEOUT, PoolError, worker_environment
+from kadril.testing.worker_pool import Listener, Worker, ask_to_quit, end_all
 
 __all__ = ["OPENMPI_DIRECTORY", "Mpi", "MpiWorkerPool", "Unavailable", "find_mpi"]
 

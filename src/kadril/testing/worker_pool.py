@@ -10,34 +10,30 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from kadril.errors import KadrilError
+from kadril.testing.fork_client import ForkedProcess, current_fork_client
 from kadril.testing.leaks import keep, release
 from kadril.testing.messages import Hello, Quit, Request
 from kadril.testing.process import ask_for_stacks, describe_exit, read_tail, state_of
 from kadril.testing.rendezvous import make_directory, remove_directory
+from kadril.testing.starting import START_TIMEOUT, PoolError, worker_environment
 from kadril.testing.worker import SECRET_NAME, SOCKET_NAME, STACK_SIGNAL, output_path, stack_path
 
-__all__ = ["Listener", "LocalWorkerPool", "PoolError", "Worker", "WorkerPool", "worker_environment"]
+__all__ = ["Listener", "LocalWorkerPool", "Worker", "WorkerPool"]
 
-# Importing torch takes seconds, several times that when all cores do it at once.
-START_TIMEOUT = 120.0
+# One that was forked, or started as a program.
+Process: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
 
 # Most tests need no more ranks, which are started together. Others are started when a test asks for
-# them: each takes seconds of a core to import torch.
+# them.
 MOST_STARTED_EARLY = 4
 QUIT_TIMEOUT = 5.0
-
-
-class PoolError(KadrilError):
-    """The processes of a rank pool could not be started."""
 
 
 class Worker:
@@ -48,7 +44,7 @@ class Worker:
         hello: Hello,
         connection: Connection[Any, Any],
         directory: Path,
-        process: subprocess.Popen[bytes],
+        process: Process,
         job_output: Path | None = None,
     ) -> None:
         self.index = hello.index
@@ -197,7 +193,7 @@ class Listener:
 
 
 class LocalWorkerPool:
-    """Plain processes on this host, one per rank, started when first needed.
+    """Processes on this host, one per rank, started when first needed.
 
     Args:
         inherit_output: let ranks print to where the session prints, not to their own files.
@@ -209,7 +205,7 @@ class LocalWorkerPool:
         self.listener = Listener(self.directory)
         keep(self, fds=[self.listener.socket.fileno()], paths=[self.directory])
         self.expected = 1
-        self.starting: dict[int, subprocess.Popen[bytes]] = {}
+        self.starting: dict[int, Process] = {}
         self.workers: dict[int, Worker] = {}
 
     def expect(self, size: int) -> None:
@@ -238,23 +234,19 @@ class LocalWorkerPool:
             self.workers[hello.index] = Worker(hello, connection, self.directory, process)
         return [self.workers[index] for index in range(size)]
 
-    def start(self, index: int) -> subprocess.Popen[bytes]:
+    def start(self, index: int) -> Process:
         """Start the process of one rank, away from the terminal's signals."""
-        command = [sys.executable, "-m", "kadril.testing.worker"]
-        command += [os.fspath(self.directory), str(index), str(os.getpid()), self.output]
-        output = None if self.output == "inherit" else output_path(self.directory, index).open("ab")
-        try:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=worker_environment(),
-                start_new_session=True,
-            )
-        finally:
-            if output is not None:
-                output.close()
+        arguments = [os.fspath(self.directory), str(index)]
+        if self.output == "file":
+            # A fork of a process that has torch imported: a start takes seconds of a core else.
+            return current_fork_client().fork_worker(arguments)
+        command = [sys.executable, "-m", "kadril.testing.worker", *arguments]
+        return subprocess.Popen(
+            [*command, str(os.getpid()), self.output],
+            stdin=subprocess.DEVNULL,
+            env=worker_environment(),
+            start_new_session=True,
+        )
 
     def check(self) -> None:
         """Raise if a process ended before it was up."""
@@ -289,26 +281,13 @@ class LocalWorkerPool:
         release(self)
 
 
-def worker_environment() -> dict[str, str]:
-    """Return the session's environment, with the session's import path and one thread per rank."""
-    environment = dict(os.environ)
-    # What every Python has by itself must keep its place behind what was added to it.
-    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    added = [os.path.abspath(entry) for entry in sys.path if entry not in own]  # noqa: PTH100
-    environment["PYTHONPATH"] = os.pathsep.join(added)
-    environment["PYTHONUNBUFFERED"] = "1"
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment[variable] = "1"
-    return environment
-
-
 def ask_to_quit(worker: Worker) -> None:
     """Ask a worker to close its worlds and exit."""
     with contextlib.suppress(OSError):  # it is gone already
         worker.ask(Quit())
 
 
-def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def end_all(processes: Sequence[Process]) -> None:
     """Wait for processes to exit; kill those who do not in time."""
     deadline = time.monotonic() + QUIT_TIMEOUT
     for process in processes:
