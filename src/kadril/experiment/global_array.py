@@ -25,7 +25,7 @@ import torch
 from kadril.experiment.errors import GridError
 from kadril.experiment.towers import choose_grid, fitting_grids
 from kadril.nn.conv.conv_window import ConvWindow
-from kadril.ops.halo import HaloExchanger
+from kadril.ops.halo import HaloExchanger, Needed
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
 from kadril.partition.pairing import text
 from kadril.partition.partition import world_partition
@@ -186,6 +186,10 @@ class GlobalArray:
             that of the layer's `towers`, or all ranks on the squarest grid that fits.
         shape: of this rank's block, for any number of dims, instead of `h` and `w`.
 
+    Attributes:
+        is_local: whether every rank has all that its outputs are made of, and nothing more: chunks
+            are blocks, and views move nothing.
+
     Raises:
         GridError: a rank would have no outputs; names the grids that fit.
         ValueError: padding with a stride, or as large as the filter; a grid of another number of
@@ -230,9 +234,14 @@ class GlobalArray:
             balanced_intervals(size, length)
             for size, length in zip(self.output_shape, self.grid, strict=True)
         ]
+        needs = [self._need(dim) for dim in range(num_dims)]
+        self.is_local = all(
+            need(blocks) == blocks for need, blocks in zip(needs, self.blocks, strict=True)
+        )
+        self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self.exchange = HaloExchanger(
             self.partition,
-            [None, None, *(self._need(dim) for dim in range(num_dims))],
+            [None, None, *needs],
             what=self.what,
         )
         self.local_array = self._local_array()
@@ -246,7 +255,9 @@ class GlobalArray:
     # ---- the views ------------------------------------------------------------------------------
 
     def get_fprop_view(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the chunk that this rank's outputs are made of; collective over the partition.
+        """Return the chunk that this rank's outputs are made of.
+
+        Collective over the partition, unless `is_local`: then it is the block that was given.
 
         Args:
             x: this rank's block: batch x (channels * block), or with a dim for each.
@@ -256,9 +267,12 @@ class GlobalArray:
         """
         local = self.local_array
         image = self._as_image(x, local.shape, "block")
-        chunk = self.exchange(image)
-        if x.dim() == 2:
-            chunk = chunk.flatten(1)
+        if self.is_local:
+            chunk = x
+        else:
+            chunk = self.exchange(image)
+            if x.dim() == 2:
+                chunk = chunk.flatten(1)
         if chunk.requires_grad:  # the graph keeps what it needs; this is to keep nothing more alive
             local.local_image = local.chunk = None
         else:
@@ -269,7 +283,7 @@ class GlobalArray:
     def get_bprop_view(self, e: torch.Tensor) -> torch.Tensor:
         """Return the error of this rank's block: halos are added to the blocks they are of.
 
-        Collective over the partition.
+        Collective over the partition, unless `is_local`.
 
         Args:
             e: of the shape of the chunk.
@@ -279,13 +293,12 @@ class GlobalArray:
         """
         local = self.local_array
         image = self._as_image(e, local.ifmshape, "chunk")
-        shapes = [
-            (*image.shape[:2], *(self._block(index, dim).size for dim in self._dims))
-            for index in self.partition.indices()
-        ]
-        error = self.exchange.adjoint(image, shapes)
-        if e.dim() == 2:
-            error = error.flatten(1)
+        if self.is_local:
+            error = e
+        else:
+            error = self.exchange.adjoint(image, self._block_shapes(*image.shape[:2]))
+            if e.dim() == 2:
+                error = error.flatten(1)
         local.defiltering_local_image = None if error.requires_grad else error
         return error
 
@@ -381,7 +394,16 @@ class GlobalArray:
     def _block(self, index: Sequence[int], dim: int) -> Interval:
         return self.blocks[dim][index[2 + dim]]
 
-    def _need(self, dim: int) -> Any:
+    def _block_shapes(self, *batch_and_channels: int) -> list[tuple[int, ...]]:
+        """Return the shapes of all ranks' blocks."""
+        if batch_and_channels not in self._shapes:
+            self._shapes[batch_and_channels] = [
+                (*batch_and_channels, *(self._block(index, dim).size for dim in self._dims))
+                for index in self.partition.indices()
+            ]
+        return self._shapes[batch_and_channels]
+
+    def _need(self, dim: int) -> Needed:
         """Return, of blocks along a dim, what each position needs: without the padding."""
         window, outputs = self.windows[dim], self.outputs[dim]
         inside = Interval(0, self.global_shape[dim])

@@ -131,6 +131,11 @@ class Towers:
             raise AssertionError("every rank is in a group")
         return self.partition.index[2:]
 
+    @property
+    def others_with_my_part(self) -> Group | None:
+        """The group `across`; None where there is only one group of towers."""
+        return self.across if self.groups > 1 else None
+
     def part_of(self, shape: Sequence[int]) -> list[Interval]:
         """Return this rank's part of an image, along each dim."""
         along = zip(shape, self.grid, self.position, strict=True)

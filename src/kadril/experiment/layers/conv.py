@@ -15,6 +15,7 @@ from kadril import ops
 from kadril.experiment.backend import Backend, WeightInit
 from kadril.experiment.layers.layer import REQUIRED, Rate, WeightLayer
 from kadril.experiment.layers.local_layer import LocalLayer, ViewLayerDist
+from kadril.partition import Group
 
 __all__ = ["ConvLayer", "ConvLayerDist"]
 
@@ -88,8 +89,7 @@ class ConvLayer(LocalLayer, WeightLayer):
             )
             if not self.is_first:
                 self.berror = back.flatten(1)
-            summed = self.sum_updates(updates.reshape(self.nofm, self.fsize).t().contiguous())
-            self.update(summed, epoch, momentum)
+            self.learn(updates.reshape(self.nofm, self.fsize).t().contiguous(), epoch, momentum)
 
 
 class ConvLayerDist(ViewLayerDist, ConvLayer):
@@ -101,8 +101,7 @@ class ConvLayerDist(ViewLayerDist, ConvLayer):
             return self.matrix
         return ops.spread(self.matrix, self.towers.everyone, what=f"filters of {self.name}")
 
-    def sum_updates(self, updates: torch.Tensor) -> torch.Tensor:
-        """Sum over all ranks: the filters stay the same on each."""
-        if self.towers is not None:
-            self.towers.everyone.transport.allreduce(updates, name=f"filters of {self.name}")
-        return updates
+    @property
+    def sharers(self) -> Group | None:
+        """All ranks: the filters stay the same on each."""
+        return None if self.towers is None else self.towers.everyone

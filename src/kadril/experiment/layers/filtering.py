@@ -26,6 +26,7 @@ from kadril.experiment.layers.unshared_filters import (
     values_of_rows,
 )
 from kadril.experiment.transforms import Cost
+from kadril.partition import Group
 
 __all__ = ["LocalDeFilteringLayer", "LocalFilteringLayer", "LocalFilteringLayerDist"]
 
@@ -134,7 +135,7 @@ class LocalFilteringLayer(LocalLayer, WeightLayer):
                 back = self.products.multiply_back(self.matrix, values, self.ifmshape)
                 self.berror = rows_of_images(back)
             updates = self.products.gradient(values, self.as_image(inputs))
-            self.update(self.sum_updates(updates), epoch, momentum)
+            self.learn(updates, epoch, momentum)
 
     def update(self, updates: torch.Tensor, epoch: int = 0, momentum: Any = None) -> None:
         """Take a step, and make filters of length 1 again."""
@@ -267,11 +268,10 @@ class LocalFilteringLayerDist(ViewLayerDist, LocalFilteringLayer):
             return self.matrix
         return ops.spread(self.matrix, self.towers.across, what=f"filters of {self.name}")
 
-    def sum_updates(self, updates: torch.Tensor) -> torch.Tensor:
-        """Sum over groups of towers."""
-        if self.towers is not None and self.towers.groups > 1:
-            self.towers.across.transport.allreduce(updates, name=f"filters of {self.name}")
-        return updates
+    @property
+    def sharers(self) -> Group | None:
+        """The ranks of other groups of towers that have the same part."""
+        return None if self.towers is None else self.towers.others_with_my_part
 
     def reconstruct(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the reconstruction: ranks add up what they have for each other's pixels."""

@@ -16,6 +16,7 @@ from kadril import ops
 from kadril.experiment.backend import Backend, WeightInit
 from kadril.experiment.layers.layer import REQUIRED, Rate, WeightLayer, check_given
 from kadril.experiment.transforms import Activation, Linear
+from kadril.partition import Group, balanced_intervals
 
 __all__ = ["LayerWithNoBias", "LayerWithNoBiasDist"]
 
@@ -62,12 +63,20 @@ class LayerWithNoBias(WeightLayer):
         if self.weights is None:
             self.draw((self.nout, self.nin))
 
+    def columns_of(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return those of the inputs that this rank has weights for; a view."""
+        return inputs
+
+    def add_up(self, products: torch.Tensor) -> torch.Tensor:
+        """Return z of this rank's part of it, which may be overwritten; no graph."""
+        return products
+
     def mine(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return those of the inputs that this rank has weights for."""
+        """Return those of the inputs that this rank has weights for, with a graph."""
         return inputs
 
     def sum_products(self, products: torch.Tensor) -> torch.Tensor:
-        """Return z of this rank's part of it."""
+        """Return z of this rank's part of it, with a graph."""
         return products
 
     def compute(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -78,8 +87,8 @@ class LayerWithNoBias(WeightLayer):
     def fprop(self, inputs: torch.Tensor) -> torch.Tensor:
         """Make `pre_act` and `output`."""
         with torch.no_grad():
-            products = functional.linear(self.mine(inputs), self.matrix)
-            self.pre_act = self.sum_products(products)
+            products = functional.linear(self.columns_of(inputs), self.matrix)
+            self.pre_act = self.add_up(products)
             self.output = self.activation.apply(self.pre_act)
         return self.output
 
@@ -91,8 +100,7 @@ class LayerWithNoBias(WeightLayer):
             delta = self.activation.pull_back(error, self.pre_act, self.output)
             if not self.is_first:
                 self.berror = self.collect_error(delta @ self.matrix)
-            updates = self.sum_updates(delta.t() @ self.mine(inputs))
-            self.update(updates, epoch, momentum)
+            self.learn(delta.t() @ self.columns_of(inputs), epoch, momentum)
 
     def collect_error(self, error: torch.Tensor) -> torch.Tensor:
         """Return the error of the inputs, of that of those this rank has weights for."""
@@ -119,12 +127,31 @@ class LayerWithNoBiasDist(LayerWithNoBias):
             self.keep(1, self.in_indices)
             self.nin = len(self.in_indices)
 
+    @property
+    def share(self) -> slice | None:
+        """The columns of this rank where all ranks have all inputs; None otherwise."""
+        if self.towers is None or not self.takes_whole:
+            return None
+        mine = balanced_intervals(self.whole_shape[1], self.towers.size)[self.towers.rank]
+        return slice(mine.start, mine.stop)
+
+    def columns_of(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return this rank's columns of inputs that all ranks have; a view."""
+        share = self.share
+        return inputs if share is None else inputs[:, share]
+
+    def add_up(self, products: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the ranks of a group, in place."""
+        if self.towers is not None:
+            self.towers.partition.transport.allreduce(products, name=f"output of {self.name}")
+        return products
+
     def mine(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return this rank's columns of inputs that all ranks have."""
-        if self.towers is None or not self.takes_whole or self.in_indices is None:
+        """Return this rank's columns of inputs that all ranks have, with a graph."""
+        if self.towers is None or not self.takes_whole:
             return inputs
         group = self.towers.partition.group
-        return ops.spread(inputs, group, what=f"input of {self.name}")[:, self.in_indices]
+        return self.columns_of(ops.spread(inputs, group, what=f"input of {self.name}"))
 
     def shared(self) -> torch.Tensor:
         """Return the weights; their gradients are summed over groups of towers."""
@@ -138,17 +165,17 @@ class LayerWithNoBiasDist(LayerWithNoBias):
             return products
         return ops.total(products, self.towers.partition.group, what=f"output of {self.name}")
 
-    def sum_updates(self, updates: torch.Tensor) -> torch.Tensor:
-        """Sum over groups of towers."""
-        if self.towers is not None and self.towers.groups > 1:
-            self.towers.across.transport.allreduce(updates, name=f"weights of {self.name}")
-        return updates
+    @property
+    def sharers(self) -> Group | None:
+        """The ranks of other groups of towers that have the same part."""
+        return None if self.towers is None else self.towers.others_with_my_part
 
     def collect_error(self, error: torch.Tensor) -> torch.Tensor:
         """Return the error of all inputs where all ranks have them; of this rank's otherwise."""
-        if self.towers is None or not self.takes_whole or self.in_indices is None:
+        share = self.share
+        if self.towers is None or share is None:
             return error
         whole = error.new_zeros(len(error), self.whole_shape[1])
-        whole[:, self.in_indices] = error
+        whole[:, share] = error
         self.towers.partition.transport.allreduce(whole, name=f"error of {self.name}")
         return whole

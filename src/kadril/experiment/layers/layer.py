@@ -13,8 +13,8 @@ A distributed layer is a layer with an `.input`, the `GlobalArray` that it gets 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,8 +22,17 @@ from kadril.experiment.backend import Backend, WeightInit
 from kadril.experiment.global_array import GlobalArray
 from kadril.experiment.schedules import LearningRate, looks_ahead, momentum_at, rate_at
 from kadril.experiment.towers import Towers
+from kadril.partition import Group
 
-__all__ = ["REQUIRED", "BaseLayer", "Rate", "WeightLayer", "check_given"]
+__all__ = [
+    "REQUIRED",
+    "BaseLayer",
+    "Learned",
+    "Rate",
+    "WeightLayer",
+    "check_given",
+    "learn_together",
+]
 
 Rate = float | LearningRate | Mapping[str, Any]
 
@@ -133,6 +142,41 @@ class BaseLayer(torch.nn.Module):
         return self.pos == 0
 
 
+class Learned(NamedTuple):
+    """Updates of a layer that were not summed over ranks yet.
+
+    Attributes:
+        layer: whose.
+        sharers: the ranks to sum over.
+        updates: this rank's.
+        epoch, momentum: of `WeightLayer.update`.
+    """
+
+    layer: WeightLayer
+    sharers: Group
+    updates: torch.Tensor
+    epoch: int
+    momentum: Any
+
+
+def learn_together(collected: Sequence[Learned]) -> None:
+    """Sum the updates of several layers, in one all-reduce for each group of ranks; then take steps.
+
+    Args:
+        collected: in the same order on all ranks.
+    """
+    by_group: dict[int, list[Learned]] = {}
+    for each in collected:
+        by_group.setdefault(id(each.sharers), []).append(each)
+    for members in by_group.values():
+        flat = torch.cat([each.updates.flatten() for each in members])
+        names = ", ".join(each.layer.name for each in members)
+        members[0].sharers.transport.allreduce(flat, name=f"weights of {names}")
+        parts = flat.split([each.updates.numel() for each in members])
+        for each, part in zip(members, parts, strict=True):
+            each.layer.update(part.view(each.updates.shape), each.epoch, each.momentum)
+
+
 class WeightLayer(BaseLayer):
     """Base of the layers with weights.
 
@@ -144,6 +188,8 @@ class WeightLayer(BaseLayer):
     Attributes:
         weights: this rank's part of the matrix; None until it is drawn.
         velocity: the last step, for momentum.
+        collected: where `learn` leaves its updates for the model, which sums them all at once; None
+            where the layer sums its own.
         cut: for a part of the matrix, along which dim, and which rows or columns of the whole;
             None for the whole.
         whole_shape: of the whole matrix.
@@ -166,6 +212,7 @@ class WeightLayer(BaseLayer):
         self.weight_init = weight_init or {"type": "uniform", "low": -0.1, "high": 0.1}
         self.weights = None
         self.velocity = None
+        self.collected: list[Learned] | None = None
         self.cut: tuple[int, torch.Tensor] | None = None
         self.whole_shape: tuple[int, ...] = ()
 
@@ -217,9 +264,27 @@ class WeightLayer(BaseLayer):
         """Return the weights for `compute`; gradients are summed over the ranks that use them."""
         return self.matrix
 
+    @property
+    def sharers(self) -> Group | None:
+        """The ranks that have the same weights as this one; None where there are no others."""
+        return None
+
     def sum_updates(self, updates: torch.Tensor) -> torch.Tensor:
-        """Sum what `bprop` found over the ranks that use the same weights."""
+        """Sum what `bprop` found, in place, over the ranks that use the same weights."""
+        if self.sharers is not None:
+            self.sharers.transport.allreduce(updates, name=f"weights of {self.name}")
         return updates
+
+    def learn(self, updates: torch.Tensor, epoch: int = 0, momentum: Any = None) -> None:
+        """Sum what `bprop` found over ranks, and take a step; the last thing that `bprop` does.
+
+        During a step of a distributed model this waits until `bprop` of all layers was called: then
+        there is one sum for all.
+        """
+        if self.collected is None or self.sharers is None:
+            self.update(self.sum_updates(updates), epoch, momentum)
+        else:
+            self.collected.append(Learned(self, self.sharers, updates, epoch, momentum))
 
     def update(self, updates: torch.Tensor, epoch: int = 0, momentum: Any = None) -> None:
         """Take a step: v = m v - rate * updates, w = w + v.

@@ -14,7 +14,7 @@ import torch
 from kadril.experiment.errors import ExperimentError
 from kadril.experiment.global_array import GlobalArray
 from kadril.experiment.layers.fully_connected import LayerWithNoBiasDist
-from kadril.experiment.layers.layer import BaseLayer
+from kadril.experiment.layers.layer import BaseLayer, Learned, WeightLayer, learn_together
 from kadril.experiment.layers.local_layer import LocalLayer
 from kadril.experiment.models.model import Model
 from kadril.experiment.towers import Towers, choose_grid
@@ -91,6 +91,27 @@ class DistModel(Model):
                 self._give_columns(layer, before, image_shape)
             layer.adjust_for_dist()
             before = layer
+
+    def bprop(
+        self,
+        targets: torch.Tensor,
+        inputs: torch.Tensor,
+        epoch: int = 0,
+        momentum: Any = None,
+        batch_size: int | None = None,
+        num_layers: int | None = None,
+    ) -> None:
+        """Run the layers backwards; updates are summed over ranks together. See `Model.bprop`."""
+        collected: list[Learned] = []
+        layers = [layer for layer in self.sequence if isinstance(layer, WeightLayer)]
+        for layer in layers:
+            layer.collected = collected
+        try:
+            super().bprop(targets, inputs, epoch, momentum, batch_size, num_layers)
+        finally:
+            for layer in layers:
+                layer.collected = None
+        learn_together(collected)
 
     def _check_is_dist(self, layer: BaseLayer) -> None:
         name = type(layer).__name__

@@ -96,7 +96,7 @@ def add_flat(x: torch.Tensor, boxes: PeerBoxes, flat: torch.Tensor) -> None:
     """Add boxes that came one after the other, those of all peers, where they belong."""
     parts = torch.split(flat, [num_elements(box) for _, box in boxes])
     for (_, box), part in zip(boxes, parts, strict=True):
-        x[box] += part.view(shape_of(box))
+        x[box].add_(part.view(shape_of(box)))  # `x[box] += part` would copy the sum once more
 
 
 def shape_of(box: Slices) -> list[int]:
