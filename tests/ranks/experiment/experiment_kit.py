@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import kadril.experiment as ke
+from kadril.experiment.layers.fully_connected import MIN_SPLIT_OUTPUTS
 from kadril.experiment.models import Model
 from kadril.experiment.towers import Towers
 
@@ -20,6 +21,7 @@ CLASSES = {
     "lcn": "LCNLayer",
     "local": "LocalFilteringLayer",
     "full": "LayerWithNoBias",
+    "wide": "LayerWithNoBias",  # so many outputs that ranks share its inputs
 }
 
 
@@ -34,8 +36,8 @@ def make_layers(
     for place, kind in enumerate([*kinds, "full"]):
         cls = getattr(ke, CLASSES[kind] + suffix)
         name = f"{kind}{place}"
-        if kind == "full":
-            nout = 3 if place == len(kinds) else 7
+        if kind in ("full", "wide"):
+            nout = 3 if place == len(kinds) else 7 if kind == "full" else MIN_SPLIT_OUTPUTS + 1
             layers.append(cls(name, backend, nin=inputs, nout=nout, activation=ke.Logistic()))
             inputs = nout
             continue

@@ -51,10 +51,46 @@ def test_every_pair_of_layers_on_towers(world: World) -> None:
     assert near(got, expected, BOUND)
 
 
+@ranks(2, 4)
+def test_fully_connected_layers_are_shared_or_repeated(world: World) -> None:
+    """After another one, a layer of many outputs is split by inputs; each rank has a small one."""
+    kinds = ("max", "wide", "wide")
+    expected = train(make_model(kinds, dist=False), SHAPE)
+    for autograd in (False, True):
+        model = make_model(kinds, dist=True, autograd=autograd)
+        assert near(train(model, SHAPE), expected, BOUND), autograd
+        wide, last = model.layers[2:]
+        assert wide.nin == wide.weights.shape[1] < wide.whole_shape[1]
+        assert last.nin == last.weights.shape[1] == last.whole_shape[1]
+
+
+@ranks(2)
+def test_updates_of_all_layers_are_one_sum(world: World) -> None:
+    """Each convolution had a sum of its own, and so had both ways through a small last layer."""
+    model = make_model(("conv", "conv", "full"), dist=True)
+    model.adjust_for_dist(SHAPE)
+    sums: list[str] = []
+    for transport in {model.towers.everyone.transport, model.towers.partition.transport}:
+        real = transport.allreduce
+
+        def counted(*args: Any, name: str = "", real: Any = real, **others: Any) -> None:
+            sums.append(name)
+            real(*args, name=name, **others)
+
+        transport.allreduce = counted
+    images = part_of(some_images(6, SHAPE), SHAPE, model.towers)
+    try:
+        model.take_step(images, torch.ones(6, 3).double(), 0, 6)
+    finally:
+        for transport in {model.towers.everyone.transport, model.towers.partition.transport}:
+            del transport.allreduce
+    assert sums == ["output of full2", "weights of conv1, conv0"]
+
+
 @ranks(4)
 def test_towers_in_groups(world: World) -> None:
     """Two groups share each batch: the sum of what they find is what one group finds."""
-    for kinds in (("conv", "max"), ("local", "l2", "lcn"), ("full",)):
+    for kinds in (("conv", "max"), ("local", "l2", "lcn"), ("full", "wide")):
         for autograd in (False, True):
             plain = make_model(kinds, dist=False)
             model = make_model(kinds, dist=True, groups=2, autograd=autograd)

@@ -81,6 +81,20 @@ def test_views_are_those_of_one_process(world: World) -> None:
         check_autograd_adjoint(world, array.get_bprop_view, error, block.flatten(1))
 
 
+@ranks(2)
+def test_views_without_halos_are_what_was_given(world: World) -> None:
+    """Blocks went through an exchange and a copy where each rank had all it needed."""
+    P_x = grid(world, (1, 1, 2, 1))
+    array = GlobalArray(layer_of((24, 24), (2, 2), 2), partition=P_x)
+    x = integer_valued((3, 2 * 12 * 24), seed=1)
+    assert array.is_local
+    assert array.get_fprop_view(x) is x
+    assert array.get_bprop_view(x) is x
+    assert array.chunk_of(x) is x
+    assert not GlobalArray(layer_of((22, 24), (2, 2), 2), partition=P_x).is_local
+    assert not GlobalArray(layer_of((24, 24), (3, 3), 1), partition=P_x).is_local
+
+
 @ranks(2, 4)
 def test_volumes(world: World) -> None:
     lengths = (2, 1, 2) if world.size == 4 else (1, 2, 1)

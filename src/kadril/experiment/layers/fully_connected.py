@@ -16,9 +16,13 @@ from kadril import ops
 from kadril.experiment.backend import Backend, WeightInit
 from kadril.experiment.layers.layer import REQUIRED, Rate, WeightLayer, check_given
 from kadril.experiment.transforms import Activation, Linear
-from kadril.partition import Group, balanced_intervals
+from kadril.partition import Group
 
 __all__ = ["LayerWithNoBias", "LayerWithNoBiasDist"]
+
+# A split layer sums the error of its inputs over ranks: so many multiplications for each of them
+# take about as long as that, with two ranks on shared memory.
+MIN_SPLIT_OUTPUTS = 64
 
 
 class LayerWithNoBias(WeightLayer):
@@ -111,15 +115,23 @@ class LayerWithNoBiasDist(LayerWithNoBias):
     """A fully connected layer of which each rank has the columns of its own inputs.
 
     After a layer on images these are the pixels of its part; after another fully connected layer,
-    whose outputs all ranks have, a balanced share of them.
+    whose outputs all ranks have, a balanced share of them. A layer of few outputs after another
+    fully connected one is not split at all: every rank computes it, since that takes less time than
+    the two sums that a split one needs.
 
     Attributes:
-        in_indices: the columns; the model gives them before `adjust_for_dist()`.
-        takes_whole: whether inputs are all inputs, as after another fully connected layer.
+        in_indices: the columns; the model gives them before `adjust_for_dist()`. None where every
+            rank has all of them.
+        share: the same columns as a slice, where ranks have all inputs and take a share of them.
     """
 
     in_indices: torch.Tensor | None = None
-    takes_whole = False
+    share: slice | None = None
+
+    @property
+    def worth_splitting(self) -> bool:
+        """Whether it has enough outputs that ranks gain by a share of the inputs each."""
+        return self.nout >= MIN_SPLIT_OUTPUTS
 
     def adjust_for_dist(self) -> None:
         """Keep the columns of this rank's inputs."""
@@ -128,30 +140,27 @@ class LayerWithNoBiasDist(LayerWithNoBias):
             self.nin = len(self.in_indices)
 
     @property
-    def share(self) -> slice | None:
-        """The columns of this rank where all ranks have all inputs; None otherwise."""
-        if self.towers is None or not self.takes_whole:
+    def tower_ranks(self) -> Group | None:
+        """The ranks that have a part of the weights each; None where this one has all of them."""
+        if self.towers is None or self.in_indices is None:
             return None
-        mine = balanced_intervals(self.whole_shape[1], self.towers.size)[self.towers.rank]
-        return slice(mine.start, mine.stop)
+        return self.towers.partition.group
 
     def columns_of(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return this rank's columns of inputs that all ranks have; a view."""
-        share = self.share
-        return inputs if share is None else inputs[:, share]
+        return inputs if self.share is None else inputs[:, self.share]
 
     def add_up(self, products: torch.Tensor) -> torch.Tensor:
         """Return the sum over the ranks of a group, in place."""
-        if self.towers is not None:
-            self.towers.partition.transport.allreduce(products, name=f"output of {self.name}")
+        if self.tower_ranks is not None:
+            self.tower_ranks.transport.allreduce(products, name=f"output of {self.name}")
         return products
 
     def mine(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return this rank's columns of inputs that all ranks have, with a graph."""
-        if self.towers is None or not self.takes_whole:
+        if self.tower_ranks is None or self.share is None:
             return inputs
-        group = self.towers.partition.group
-        return self.columns_of(ops.spread(inputs, group, what=f"input of {self.name}"))
+        return self.columns_of(ops.spread(inputs, self.tower_ranks, what=f"input of {self.name}"))
 
     def shared(self) -> torch.Tensor:
         """Return the weights; their gradients are summed over groups of towers."""
@@ -161,9 +170,9 @@ class LayerWithNoBiasDist(LayerWithNoBias):
 
     def sum_products(self, products: torch.Tensor) -> torch.Tensor:
         """Return the sum over the ranks of a group, which all of them get."""
-        if self.towers is None:
+        if self.tower_ranks is None:
             return products
-        return ops.total(products, self.towers.partition.group, what=f"output of {self.name}")
+        return ops.total(products, self.tower_ranks, what=f"output of {self.name}")
 
     @property
     def sharers(self) -> Group | None:
@@ -172,10 +181,9 @@ class LayerWithNoBiasDist(LayerWithNoBias):
 
     def collect_error(self, error: torch.Tensor) -> torch.Tensor:
         """Return the error of all inputs where all ranks have them; of this rank's otherwise."""
-        share = self.share
-        if self.towers is None or share is None:
+        if self.tower_ranks is None or self.share is None:
             return error
         whole = error.new_zeros(len(error), self.whole_shape[1])
-        whole[:, share] = error
-        self.towers.partition.transport.allreduce(whole, name=f"error of {self.name}")
+        whole[:, self.share] = error
+        self.tower_ranks.transport.allreduce(whole, name=f"error of {self.name}")
         return whole

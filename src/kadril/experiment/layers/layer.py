@@ -160,7 +160,7 @@ class Learned(NamedTuple):
 
 
 def learn_together(collected: Sequence[Learned]) -> None:
-    """Sum the updates of several layers, in one all-reduce for each group of ranks; then take steps.
+    """Sum the updates of several layers, in one all-reduce for each group; take steps.
 
     Args:
         collected: in the same order on all ranks.

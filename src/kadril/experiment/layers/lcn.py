@@ -7,6 +7,7 @@ they pad and cut off; on towers they exchange halos, and pad only at the edges o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ class LCNLayer(LocalLayer):
         """Return g^T * means, the same for each channel: the adjoint of the mean around a pixel."""
         # On zeros all around, a convolution with the turned window is the transposed one, which
         # torch has no fast kernel for.
-        weight = (self.window.flip(0, 1) / self.nifm).to(means.dtype)[None, None]
+        weight = turned_window(self.fshape, self.nifm, means.dtype)
         padding = (self.fheight - 1, self.fwidth - 1)
         return self.narrow(functional.conv2d(means, weight, padding=padding))
 
@@ -97,6 +98,13 @@ class LCNLayer(LocalLayer):
             slopes = (error * s).sum(1, keepdim=True) / deviation**3
             s_error = error / deviation - s * self.spread(slopes)
             self.berror = (s_error - self.spread(s_error.sum(1, keepdim=True))).flatten(1)
+
+
+@functools.cache
+def turned_window(size: tuple[int, int], num_channels: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the Gaussian window of the mean over all channels, turned: the filter of `spread`."""
+    window: torch.Tensor = gaussian_window(size) / num_channels
+    return window.flip(0, 1).to(dtype)[None, None]
 
 
 class LCNLayerDist(LocalLayerDist, LCNLayer):

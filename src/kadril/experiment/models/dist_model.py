@@ -144,11 +144,13 @@ class DistModel(Model):
     ) -> None:
         if self.towers is None:
             raise AssertionError("ranks are arranged before layers")
+        have = layer.nin
         if isinstance(before, LocalLayer):
             (rows, columns), (height, width) = before.global_ofmshape, before.ofmshape
             top, left = output_corner(before)
             maps = torch.arange(before.nofm * rows * columns).view(before.nofm, rows, columns)
             layer.in_indices = maps[:, top : top + height, left : left + width].flatten()
+            have = maps.numel()
         elif before is None:
             if image is None:
                 raise ExperimentError(
@@ -159,11 +161,11 @@ class DistModel(Model):
             maps = torch.arange(channels * rows * columns).view(channels, rows, columns)
             down, across = self.towers.part_of((rows, columns))
             layer.in_indices = maps[:, slice(*down), slice(*across)].flatten()
-        else:
-            shares = balanced_intervals(layer.nin, self.towers.size)
-            layer.in_indices = torch.arange(*shares[self.towers.rank])
-            layer.takes_whole = True
-        have = maps.numel() if not layer.takes_whole else layer.nin
+            have = maps.numel()
+        elif layer.worth_splitting:
+            share = balanced_intervals(layer.nin, self.towers.size)[self.towers.rank]
+            layer.in_indices = torch.arange(*share)
+            layer.share = slice(*share)
         if have != layer.nin:
             raise ExperimentError(
                 f"{self.name}: {layer.name} takes {layer.nin} inputs, and gets {have}"
