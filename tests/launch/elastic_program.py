@@ -4,8 +4,16 @@
 
 A fault is `ACTION:STEP:RANK`: whoever has that rank does it when it has done that step, once in the
 life of the job. A negative step -G is the moment when a process has joined generation G and does
-not have the state yet. `await:STEP:SIZE` has all ranks wait at that step until they are so many;
-101 stands for generation 1, and so on. DIRECTORY keeps notes of what happened:
+not have the state yet. `ACTION@PLACE:STEP:RANK` has other moments:
+
+    kill@commit:STEP:RANK    up to 3 ms after the commit of that step has begun
+    kill@save:STEP:RANK      in the middle of a commit: others may have saved it, this rank has not
+    kill@reset:G:RANK        after the survivors have met as generation G, before they have synced
+    kill@sync:G:RANK         up to 3 ms after that
+
+`await:STEP:SIZE` has all ranks wait at that step until they are so many; 101 stands for generation
+1, and so on. The word `even` has each step do the same however many ranks there are. DIRECTORY
+keeps notes of what happened:
 
     fault.N          fault N was done
     broken           there: workers cannot start after fault 0
@@ -17,8 +25,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +39,7 @@ import numpy as np
 import kadril
 from kadril.errors import MismatchError
 from kadril.shared_engine.basics import init, rank, size
-from kadril.shared_engine.elastic import ObjectState, run
+from kadril.shared_engine.elastic import ObjectState, State, run
 
 
 def broadcast_object(value: Any) -> Any:
@@ -43,18 +54,50 @@ class Fault:
 
     def __init__(self, number: int, word: str, directory: Path) -> None:
         action, step, who = word.split(":")
-        self.action, self.step, self.rank = action, int(step), int(who)
+        self.action, _, self.place = action.partition("@")
+        self.step, self.rank = int(step), int(who)
         self.mark = directory / f"fault.{number}"
 
-    def may_happen(self, step: int) -> None:
+    def may_happen(self, step: int, place: str = "") -> None:
         if (
             self.action != "await"
-            and step == self.step
-            and rank() == self.rank
+            and (step, place, rank()) == (self.step, self.place, self.rank)
             and not self.mark.exists()
         ):
             self.mark.touch()
-            act(self.action)
+            if place in ("commit", "sync"):
+                # Within what this thread is about to do; where exactly is left to chance.
+                delay = random.uniform(0.0, 0.003)
+                threading.Timer(delay, act, [self.action]).start()
+            else:
+                act(self.action)
+
+
+class Faults:
+    """All faults of the command line; read by `sys.argv`."""
+
+    def __init__(self) -> None:
+        directory = Path(sys.argv[1])
+        words = [word for word in sys.argv[4:] if ":" in word]
+        self.all = [Fault(number, word, directory) for number, word in enumerate(words)]
+
+    def may_happen(self, step: int, place: str = "") -> None:
+        for fault in self.all:
+            fault.may_happen(step, place)
+
+    def may_happen_at_start(self) -> None:
+        self.may_happen(-int(os.environ["KADRIL_GENERATION"]))
+
+    def may_happen_at_reset(self) -> None:
+        generation = int(os.environ["KADRIL_GENERATION"])
+        self.may_happen(generation, "reset")
+        self.may_happen(generation, "sync")
+
+    def await_change(self, state: State, step: int) -> None:
+        for fault in self.all:
+            if fault.action == "await" and fault.step == step:
+                while fault.rank not in (size(), kadril.current().generation + 100):
+                    state.check_host_updates()
 
 
 def act(action: str) -> None:
@@ -64,7 +107,11 @@ def act(action: str) -> None:
         "term": signal.SIGTERM,
         "usr1": signal.SIGUSR1,
     }
-    if action in signals:
+    if action == "pause":
+        resume = f"sleep 0.3; kill -CONT {os.getpid()}"
+        subprocess.Popen(["/bin/sh", "-c", resume], start_new_session=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action in signals:
         os.kill(os.getpid(), signals[action])
     elif action == "launcher-term":
         os.kill(os.getppid(), signal.SIGTERM)
@@ -83,45 +130,56 @@ def act(action: str) -> None:
         Path(sys.argv[1], "slots").write_text(f"localhost:{slots}\n")
 
 
-def await_change(state: ObjectState, faults: list[Fault]) -> None:
-    for fault in faults:
-        if fault.action == "await" and fault.step == state.step:
-            while fault.rank not in (size(), kadril.current().generation + 100):
-                state.check_host_updates()
+class Values(ObjectState):
+    """The state of this program, which may die in the middle of a commit."""
+
+    faults: Faults
+
+    def save(self) -> None:
+        if hasattr(self, "faults"):
+            self.faults.may_happen(self.step, "save")
+        super().save()
 
 
-def train(state: ObjectState, last: int, every: int, faults: list[Fault]) -> None:
+def train(state: Values, last: int, every: int, faults: Faults) -> None:
+    is_even = "even" in sys.argv
     while state.step < last:
-        await_change(state, faults)
+        faults.await_change(state, state.step)
         pull = np.array([(state.step + 1.0) * (1 + rank()), 1.0 / size()])
+        if is_even:
+            pull = np.array([state.step % 7 + 2.0 * rank() - size() + 1, 1.0])
         total = kadril.allreduce(pull, name="pull", op="sum")
-        state.velocity = 0.5 * state.velocity + total
+        state.velocity = 0.5 * state.velocity + (total / size() if is_even else total)
         state.weights = state.weights - 0.125 * state.velocity
         state.step += 1
-        for fault in faults:
-            fault.may_happen(state.step)
+        faults.may_happen(state.step)
         if state.step % every == 0:
+            faults.may_happen(state.step, "commit")
             state.commit()
 
 
 def main() -> None:
     directory, last, every = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    faults = [Fault(number, word, directory) for number, word in enumerate(sys.argv[4:])]
     if (directory / "broken").exists() and (directory / "fault.0").exists():
         raise SystemExit("this worker cannot start")
+    faults = Faults()
     init()
-    for fault in faults:
-        fault.may_happen(-int(os.environ["KADRIL_GENERATION"]))  # before it has the state
-    state = ObjectState(broadcast_object, rank, step=0, weights=np.zeros(2), velocity=np.zeros(2))
+    faults.may_happen_at_start()
+    state = Values(broadcast_object, rank, step=0, weights=np.zeros(2), velocity=np.zeros(2))
+    state.faults = faults
     resets: list[int] = []
-    state.register_reset_callbacks([lambda: resets.append(size())])
+    state.register_reset_callbacks([lambda: resets.append(size()), faults.may_happen_at_reset])
 
     def note() -> None:
         (directory / f"callback.{rank()}").write_text(str(state.step))
 
     state.register_preemption_callbacks([note])
     run(train)(state, last, every, faults)
-    numbers = " ".join(value.hex() for value in state.weights.tolist())
+    tell_end(resets, state.weights.tolist())
+
+
+def tell_end(resets: list[int], weights: list[float]) -> None:
+    numbers = " ".join(value.hex() for value in weights)
     text = f"end: rank {rank()} of {size()} pid {os.getpid()} resets {resets} weights {numbers}"
     print(text)  # noqa: T201
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from elastic_job import STEPS_BETWEEN_COMMITS, ends, with_script
 from launch_playground import Playground, Result
 
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-STEPS, EVERY = 12, 3
+STEPS = 12
 
 
 def expected(sizes: list[tuple[int, int]]) -> list[str]:
@@ -29,19 +28,15 @@ def expected(sizes: list[tuple[int, int]]) -> list[str]:
 def job(playground: Playground, flags: str, *faults: str, steps: int = STEPS) -> Result:
     notes = playground.directory / "notes"
     notes.mkdir(exist_ok=True)
-    words = [*flags.split(), str(PROGRAM), str(notes), str(steps), str(EVERY), *faults]
+    words = [
+        *flags.split(),
+        str(PROGRAM),
+        str(notes),
+        str(steps),
+        str(STEPS_BETWEEN_COMMITS),
+        *faults,
+    ]
     return playground.start(*words).finish(timeout=100.0)
-
-
-def ends(result: Result) -> list[tuple[int, int, int, str, list[str]]]:
-    """Rank, size, process, resets and weights of all ranks that came to the end."""
-    found = re.findall(
-        r"end: rank (\d+) of (\d+) pid (\d+) resets (\[.*?\]) weights (.*)", result.out.decode()
-    )
-    return sorted(
-        (int(rank), int(size), int(pid), resets, weights.split())
-        for rank, size, pid, resets, weights in found
-    )
 
 
 def check_end(result: Result, size: int, weights: list[str]) -> None:
@@ -147,42 +142,6 @@ def test_a_rank_dies_while_the_others_recover(playground: Playground, who: int) 
     """Rank 2 is new then, and does not have the state; rank 0 has it."""
     result = job(playground, "-np 3 --min-np 2", "kill:7:2", f"kill:-1:{who}")
     check_end(result, 3, expected([(3, STEPS)]))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("number", range(60))
-def test_random_kills(playground: Playground, number: int) -> None:
-    """Kills at random steps, several of them, also of ranks that recover and of new ones.
-
-    Replaced: the parameters are those of a run without faults. Shrunk: all ranks that are left have
-    the same parameters, whichever commit they went on from.
-    """
-    seed = random.SystemRandom().randrange(1 << 32)
-    chosen = random.Random(seed)
-    faults = [f"kill:{chosen.randrange(1, 40)}:{chosen.randrange(3)}" for _ in range(2)]
-    faults += [f"kill:{-chosen.randrange(1, 4)}:{chosen.randrange(3)}"]
-    shrinks = number % 3 == 2
-    flags = "--no-replace" if shrinks else chosen.choice(["", "--spares 1"])
-    what = f"seed {seed}: {flags} {faults}"
-    print(what)  # noqa: T201
-    result = job(playground, f"-np 3 --min-np 1 {flags}", *faults, steps=40)
-    assert result.code == 0, f"{what}\n{result.err.decode()}"
-    if shrinks:
-        assert len(ends(result)) == ends(result)[0][1], what
-        assert len({tuple(weights) for *_, weights in ends(result)}) == 1, what
-    else:
-        check_end(result, 3, expected([(3, 40)]))
-
-
-def with_script(playground: Playground, slots: int) -> str:
-    """Write a discovery script, and how many slots it lists at first."""
-    notes = playground.directory / "notes"
-    notes.mkdir()
-    (notes / "slots").write_text(f"localhost:{slots}\n")
-    script = playground.directory / "hosts.sh"
-    script.write_text(f"#!/bin/sh\ncat {notes}/slots\n")
-    script.chmod(0o755)
-    return f"--host-discovery-script {script}"
 
 
 def test_a_job_grows_and_shrinks_with_its_hosts(playground: Playground) -> None:

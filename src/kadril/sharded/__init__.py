@@ -4,6 +4,7 @@
 |---|---|
 | trainer.py | `POS_Trainer` |
 | sharded_optimizer.py | `ShardedOptimizer`: in the shape of torch's ZeroRedundancyOptimizer |
+| rank_change.py | trainers of elastic jobs, whose ranks change |
 | grad_scaler.py | `GradScaler`: all ranks skip a step, or none |
 | dcp.py | `dcp.save`, `dcp.async_save`, `dcp.load`: torch's checkpoint format |
 | cut_tensor.py | `CutTensor`: the part of a tensor that a rank has, in a `state_dict()` |

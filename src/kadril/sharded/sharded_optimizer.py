@@ -55,13 +55,6 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         UnsupportedError: a process group of some ranks, or `overlap_with_ddp`.
     """
 
-    # Said by `kadril.torch.elastic.TorchState`, which brings rank 0's state to all ranks.
-    elastic_refusal = (
-        "its ranks hold different parts of the state, and a rank that dies takes its part along."
-        " Save checkpoints with save() and load() them in a new job, on any number of ranks; or"
-        " take hvd.DistributedOptimizer, whose ranks all have the whole state"
-    )
-
     def __init__(
         self,
         params: Parameters,

@@ -9,9 +9,10 @@ for x, y in batches:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
@@ -31,6 +32,7 @@ from kadril.sharded.optimizer.scaler_guard import ScalerGuard
 from kadril.sharded.optimizer.supported_optimizers import OptimizerClass, choose_rule
 from kadril.sharded.ownership.dedicated_transport import dedicated_transport
 from kadril.sharded.ownership.gradient_memory import Scale, raw_grad
+from kadril.sharded.ownership.group_options import give_pieces
 from kadril.sharded.ownership.live_trainers import check_untrained, register_trainer
 from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
 from kadril.sharded.ownership.parameter_list import ParameterList
@@ -50,6 +52,9 @@ from kadril.world import World
 from kadril.world.heap import trim_heap
 
 __all__ = ["POS_Trainer"]
+
+# Makes the optimizer of parameter groups, which have this rank's pieces.
+MakeOptimizer: TypeAlias = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name that users know
@@ -103,13 +108,6 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         ValueError, TypeError: an argument is invalid.
     """
 
-    # Said by `kadril.torch.elastic.TorchState`, which brings rank 0's state to all ranks.
-    elastic_refusal = (
-        "its ranks hold different parts of the state, and a rank that dies takes its part along."
-        " Save checkpoints with save() and load() them in a new job, on any number of ranks; or"
-        " take hvd.DistributedOptimizer, whose ranks all have the whole state"
-    )
-
     def __init__(
         self,
         params: Parameters,
@@ -137,54 +135,83 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             listed.add_group(group)
         self._choice.choose_kernels(listed)
         self._choice.check(listed)
-        rule = choose_rule(self._choice.kind, rule)
+        self._rule = choose_rule(self._choice.kind, rule)
+        self._shares_parameters = share_parameters
+        self._reduces = reduce_gradients
+        self._predivision = gradient_predivide_factor
         self._lines = [
             f"optimizer {self._choice.kind.__name__}, stage {self.stage}, gradient_predivide_factor"
             f" {gradient_predivide_factor}, share_parameters {share_parameters},"
             f" reduce_gradients {reduce_gradients}"
         ]
-        self.world = worlds.current() if world is None else world
-        self.world.check_usable("POS_Trainer")
-        self.transport = dedicated_transport(self.world)
+        self.num_steps = 0
+        self._open(worlds.current() if world is None else world, listed, self._choice.make)
+        self._borrow_hooks()
+
+    def _open(self, world: World, listed: ParameterList, make: MakeOptimizer) -> None:
+        """Share the parameters out among the ranks of a world, and watch them; collective.
+
+        Args:
+            world: the world.
+            listed: the parameters.
+            make: makes the optimizer of groups of this rank's pieces.
+        """
+        world.check_usable("POS_Trainer")
+        self.world = world
+        self.transport = dedicated_transport(world)
         self.rank = self.transport.rank
         self.size = self.transport.size
-        self._shards = Shards(self.transport, rule, shares=share_parameters)
-        scale = Scale(1.0 / gradient_predivide_factor, gradient_predivide_factor / self.size)
+        self._shards = Shards(self.transport, self._rule, shares=self._shares_parameters)
+        scale = Scale(1.0 / self._predivision, self._predivision / self.size)
         self._thread = communication_thread_for(self.transport)
         self._gradients: Gradients
         self._registration: Registration | None = None
-        if reduce_gradients:
+        if self._reduces:
             reduced = ReducedGradients(self._shards, scale, self._thread, stage=self.stage)
             self._gradients = reduced
         else:
             self._gradients = PrereducedGradients(self._shards)
-        self.optimizer = self._share_out(listed)
-        if reduce_gradients:
+        self.optimizer = self._share_out(listed, make)
+        if self._reduces:
             # Known to compiled graphs for as long as the trainer lives.
             self._graph_plan = TrainerPlan(self._shards, reduced)
             self._registration = self._graph_plan.register()
-        self._borrow_hooks()
         self._is_settled = False
         self.is_closed = False
-        self.num_steps = 0
         self._notice = GradNotice(self._gradients)
         self._notice.watch(listed.tensors)
         register_trainer(self, self.world, self.transport)
 
-    def _share_out(self, listed: ParameterList) -> torch.optim.Optimizer:
+    def _share_out(self, listed: ParameterList, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Move parameters to their buckets, and make the optimizer of this rank's pieces.
 
         Collective. Where it fails, ranks have parameters of their own again.
         """
         try:
-            check_untrained(self.transport, listed)
+            check_untrained(self.transport, listed, self)
             self._gradients.watch(self._shards.add(listed, self._lines))
-            return self._choice.make(self._shards.own_groups())
+            return make(self._shards.own_groups())
         except BaseException:
             self._gradients.detach()
             self._shards.evacuate()  # no rank may see what another does to its parameters
+            self._shards.parameters = listed  # for `reopen`
             self.transport.close()
             raise
+
+    def reopen(self, world: World) -> None:
+        """Share the parameters out again among the ranks of another world; collective.
+
+        They get the values of rank 0. Options, schedulers and hooks stay; gradients and the state
+        are gone. `kadril.torch.elastic.TorchState` calls it, and loads the state.
+
+        Raises:
+            MismatchError: ranks have different parameters or options.
+        """
+        if not self.is_closed:
+            self.let_go()
+        for tensor in self._shards.parameters.tensors:
+            tensor.grad = None
+        self._open(world, self._shards.parameters, partial(give_pieces, self.optimizer))
 
     def _borrow_hooks(self) -> None:
         """Let schedulers and users set hooks of the trainer's step: they are the optimizer's."""

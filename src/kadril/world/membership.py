@@ -75,12 +75,14 @@ class Membership:
 
     Attributes:
         roster: of the present generation, or the one that is about to meet; None before the first.
+        is_joining: whether it came after the first generation, and does not have the state yet.
         preempts: whether the launcher asks for a commit.
         leaves: whether the ranks are to leave after it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.roster: Roster | None = None
+        self.is_joining = False
         self.preempts = False
         self.leaves = False
         self._connection = connection
@@ -125,6 +127,7 @@ class Membership:
         if answer.kind is MessageKind.LEAVE:
             raise SystemExit(answer.number("code"))
         self._changes = 0  # whatever changed before is in the roster
+        self.is_joining = self.is_joining or (generation < 0 and answer.number("generation") > 0)
         self.roster = Roster(
             answer.number("generation"),
             answer.number("rank"),

@@ -8,7 +8,7 @@ from training_kit import assert_same, backward, make_parameters, momentum_sgd, p
 
 import kadril.torch as hvd
 from kadril.errors import MismatchError, PeerLost, Stalled, UnsupportedError
-from kadril.sharded import POS_Trainer
+from kadril.sharded import POS_Trainer, ShardedOptimizer
 from kadril.testing import ranks
 from kadril.torch import elastic
 from kadril.world import World
@@ -255,13 +255,92 @@ def test_a_rank_is_lost_while_others_take_over_a_state(world: World) -> None:
     assert first.weight.item() == second.weight.item() == state.step == world.rank
 
 
+def pull(model: torch.nn.Module, step: int) -> None:
+    """Compute gradients that differ from rank to rank and from step to step."""
+    for parameter in model.parameters():
+        (parameter * (step + hvd.rank() - 1.5)).sum().backward()
+
+
+def make_sharded(kind: str, model: torch.nn.Module) -> POS_Trainer | ShardedOptimizer:
+    if kind == "optimizer":
+        return ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=0.1, reduce_gradients=True)
+    return POS_Trainer(model, "adam", {"lr": 0.1}, rule=None if kind == "trainer" else kind)
+
+
+@ranks(3)
+@pytest.mark.parametrize("kind", ["trainer", "greedy", "optimizer"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_sharded_optimizers_go_back_to_the_last_commit(
+    world: World, kind: str, is_lost: bool
+) -> None:
+    """In place, and as after a loss: parameters are let go, shared out again, and loaded."""
+    hvd.init()
+    model = torch.nn.Linear(7, 5)
+    optimizer = make_sharded(kind, model)
+    state = elastic.TorchState(model, optimizer, step=0)
+    state.sync()
+
+    def train(num_steps: int) -> None:
+        for _ in range(num_steps):
+            pull(model, state.step)
+            optimizer.step()
+            state.step += 1
+
+    train(3)
+    state.commit()
+    train(2)
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer.param_groups[0]["lr"] = 3.0
+    train(1)
+    if is_lost:
+        state.detach()
+        with torch.no_grad():
+            model.weight.fill_(world.rank)  # memory of this rank by now
+    state.restore()
+    assert state.step == 3
+    if is_lost:
+        state.on_reset()
+        state.sync()
+    hvd.barrier()
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    train(2)
+    assert all(map(torch.equal, model.parameters(), expected))
+    optimizer.close()
+
+
+@ranks(2)
+def test_what_was_done_since_a_commit_is_kept_where_hosts_change(world: World) -> None:
+    """All ranks put their parts together before they leave, also without a commit."""
+    hvd.init()
+    model = torch.nn.Linear(3, 3)
+    trainer = POS_Trainer(model, "adam", {"lr": 0.5})
+    state = elastic.TorchState(model, trainer, step=0)
+    state.sync()
+    pull(model, 0)
+    trainer.step()
+    if world.rank == 0:
+        state.on_hosts_updated(1.0)
+    with pytest.raises(elastic.HostsUpdatedInterrupt):
+        state.check_host_updates()
+    assert state.always_syncs
+    trainer.let_go()
+    state.on_reset()
+    state.sync()
+    steps = [float(values["step"]) for values in trainer.state.values()]
+    assert set(steps) == {1.0}
+    trainer.close()
+
+
 @ranks(1)
-def test_sharded_optimizers_are_refused(world: World) -> None:
+def test_a_sharded_optimizer_of_a_state_stays(world: World) -> None:
     hvd.init()
     trainer = POS_Trainer(torch.nn.Linear(1, 1), "sgd")
-    with pytest.raises(UnsupportedError, match="POS_Trainer cannot be part of an elastic state"):
-        elastic.TorchState(optimizer=trainer)
+    other = POS_Trainer(torch.nn.Linear(1, 1), "sgd")
+    state = elastic.TorchState(optimizer=trainer)
+    with pytest.raises(UnsupportedError, match="cannot be replaced"):
+        state.optimizer = other
     trainer.close()
+    other.close()
 
 
 @ranks(1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["copy_options", "group_options", "options_of"]
+__all__ = ["copy_options", "give_pieces", "group_options", "options_of"]
 
 # What a group says of its parameters.
 PARAMETER_KEYS = frozenset({"params", "param_names"})
@@ -27,3 +27,13 @@ def copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> 
     """Overwrite the options of parameter groups with those of others, group by group."""
     for group, other in zip(source, target, strict=True):
         other.update(options_of(group))
+
+
+def give_pieces(
+    optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]
+) -> torch.optim.Optimizer:
+    """Give an optimizer other parameters, group by group; it keeps its options, and no state."""
+    for own, other in zip(optimizer.param_groups, groups, strict=True):
+        own["params"] = other["params"]
+    optimizer.state.clear()
+    return optimizer

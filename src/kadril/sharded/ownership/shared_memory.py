@@ -27,7 +27,7 @@ from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 from kadril.transport.base import Transport
 from kadril.transport.tensor import memory_tensor
 
-__all__ = ["scratch_bytes", "share_block"]
+__all__ = ["forget_other_worlds", "scratch_bytes", "share_block"]
 
 logger = logging.getLogger("kadril")
 
@@ -38,21 +38,27 @@ class AllocatedBlocks:
     """Blocks that this process has allocated, and that some rank may still use."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[Bytes, Bytes]] = []
+        self._blocks: list[tuple[Bytes, Bytes, _native.Segment]] = []
 
-    def add(self, block: Bytes, flags: Bytes) -> None:
+    def add(self, block: Bytes, flags: Bytes, segment: _native.Segment) -> None:
         """Keep a block until all its flags are set."""
         # This reference outlives the list, which the interpreter clears at its end while peers may
         # still run.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
-        self._blocks.append((block, flags))
+        self._blocks.append((block, flags, segment))
 
     def sweep(self) -> None:
         """Free the blocks that no rank uses any more."""
-        is_unused = [bool(flags[:, 0].all()) for _, flags in self._blocks]
+        self._free([bool(flags[:, 0].all()) for _, flags, _ in self._blocks])
+
+    def forget_others(self, segment: _native.Segment) -> None:
+        """Free the blocks of all other segments: a rank that has died never sets its flag."""
+        self._free([other is not segment for _, _, other in self._blocks])
+
+    def _free(self, is_unused: list[bool]) -> None:
         pairs = list(zip(self._blocks, is_unused, strict=True))
         self._blocks = [pair for pair, unused in pairs if not unused]
-        for (block, _), unused in pairs:
+        for (block, _, _), unused in pairs:
             if not unused:
                 continue
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(block))
@@ -103,11 +109,17 @@ def share_block(
         return None
     flags = memory.segment.view(offset, num_flag_bytes).reshape(transport.size, LINE_BYTES)
     if block is not None:
-        _allocated.add(block, flags)
+        _allocated.add(block, flags, memory.segment)
     view = memory.segment.view(offset + num_flag_bytes, num_bytes)
     finalizer = weakref.finalize(view, release, flags, transport.rank, os.getpid())
     finalizer.atexit = False
     return memory_tensor(view)
+
+
+def forget_other_worlds(transport: Transport) -> None:
+    """Free the blocks of worlds that this process has left; no rank may use them any more."""
+    if transport.shared_memory is not None:
+        _allocated.forget_others(transport.shared_memory.segment)
 
 
 def release(flags: Bytes, rank: int, process: int) -> None:

@@ -9,6 +9,8 @@
 | given_state.py | what users give: plain_state.py reads numbers, named_state.py names |
 | option_check.py | whether options are those of the same kind of optimizer |
 | load_state.py | into the optimizer: cut for this rank's pieces |
+| layout.py | values of pieces one after the other, in a file or in memory |
+| committed_state.py | what all ranks have at a commit, in memory that outlives each of them |
 | boxes.py | ranges of a tensor's memory as the boxes that torch's checkpoints know |
 
     optimizer --own_state--> state_dict            files --checkpoint/--+

@@ -21,7 +21,14 @@ from kadril.sharded.ownership.group_options import group_options
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.state.stored_state import StoredValue, describe_value
 
-__all__ = ["as_part", "own_state", "part_of", "piece_values", "whole_as_part"]
+__all__ = [
+    "as_part",
+    "own_pieces",
+    "own_state",
+    "part_of",
+    "piece_values",
+    "whole_as_part",
+]
 
 
 def piece_values(
@@ -37,6 +44,21 @@ def piece_values(
     return {
         key: describe_value(key, value, tuple(own.tensor.shape), dims)
         for key, value in state.items()
+    }
+
+
+def own_pieces(shards: Shards, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """Return the state that this rank's pieces have, as `lay_out` takes it."""
+    return {
+        shards.parameters.names[own.piece.entry]: {
+            "begin": own.piece.begin,
+            "end": own.piece.end,
+            "state": {
+                key: {"kind": value.kind, "value": value.fetch()}
+                for key, value in piece_values(shards, optimizer, own).items()
+            },
+        }
+        for own in shards.own_pieces()
     }
 
 

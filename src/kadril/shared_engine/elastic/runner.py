@@ -54,6 +54,8 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
             while True:
                 try:
                     if not skips_sync:
+                        if membership is not None:
+                            membership.is_joining = False  # from here on it does as the others do
                         state.sync()
                         tell_synced(membership)
                     return func(state, *args, **kwargs)
@@ -61,6 +63,7 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
                     logger.warning("elastic: back to the last commit, since %s", error)
                     if membership is not None and isinstance(error, Stalled):
                         membership.blame(error.rank)
+                    state.detach()
                     state.restore()
                     skips_sync = False
                 except HostsUpdatedInterrupt as interrupt:
@@ -70,6 +73,7 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
                     give_up(membership, error)
                     raise
                 reset()
+                skips_sync = skips_sync and not state.always_syncs
                 if membership is not None and membership.roster is not None:
                     # Whoever has no state needs that of the others, whatever the reason was.
                     skips_sync = skips_sync and membership.roster.num_new == 0

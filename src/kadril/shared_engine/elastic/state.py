@@ -130,6 +130,14 @@ class State:
         for callback in self._preemption_callbacks:
             callback()
 
+    @property
+    def always_syncs(self) -> bool:
+        """Whether ranks that met again need `sync` also where all of them had the state."""
+        return False
+
+    def detach(self) -> None:
+        """Stop using what is shared with the other ranks, of which one is lost; local."""
+
     def gather(self) -> None:
         """Learn from all ranks what only they know, before the state is saved; collective."""
 

@@ -13,6 +13,7 @@
 |---|---|
 | state.py | `State` and `ObjectState`, which are those of `kadril.shared_engine.elastic` |
 | torch_state.py | `TorchState`: the same of models, optimizers, samplers; handlers.py: of each |
+| sharded_handler.py | sharded optimizers, of which each rank has a part of the state |
 | sampler.py | `ElasticSampler`: who gets which part of the data, also in the middle of an epoch |
 """
 

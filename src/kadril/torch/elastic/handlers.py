@@ -6,11 +6,11 @@ A program may put handlers of its own classes into the registry.
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import torch
 
-from kadril.errors import UnsupportedError
 from kadril.torch.elastic.sampler import ElasticSampler
 from kadril.torch.objects import broadcast_object
 from kadril.torch.optimizer_state import broadcast_optimizer_state
@@ -41,6 +41,15 @@ class StateHandler:
         """Take care of another value."""
         self.value = value
         self.save()
+
+    # Whether `sync` is needed also where all ranks have the state, as each has another part of it.
+    always_syncs = False
+
+    def gather(self) -> None:
+        """Learn from the other ranks what has to be saved; collective."""
+
+    def detach(self) -> None:
+        """Stop sharing memory with the other ranks, of which one is lost."""
 
     def save(self) -> None:
         """Remember the value's state."""
@@ -105,16 +114,13 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """A handler for a value, or None for a plain one.
+    """A handler for a value, or None for a plain one."""
+    if "kadril.sharded" in sys.modules:
+        from kadril.sharded.sharded_optimizer import trainer_of
+        from kadril.torch.elastic.sharded_handler import ShardedStateHandler
 
-    Raises:
-        UnsupportedError: its class says that it cannot be part of an elastic state.
-    """
-    refusal = getattr(type(value), "elastic_refusal", "")
-    if refusal:
-        raise UnsupportedError(
-            f"{type(value).__name__} cannot be part of an elastic state: {refusal}"
-        )
+        if trainer_of(value) is not None:
+            return ShardedStateHandler(value)
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)

@@ -82,7 +82,23 @@ class TorchState(ObjectState):
                 handler.sync()
             super().sync()
 
+    @property
+    def always_syncs(self) -> bool:
+        """Whether ranks that met again need `sync` also where all of them had the state."""
+        return any(handler.always_syncs for handler in self._handlers.values())
+
+    def detach(self) -> None:
+        """Stop sharing memory with the other ranks, of which one is lost."""
+        for handler in self._handlers.values():
+            handler.detach()
+
     def gather(self) -> None:
+        """Learn what other ranks have used and hold; collective, if there is anything to learn."""
+        self._gather_samples()
+        for handler in self._handlers.values():
+            handler.gather()
+
+    def _gather_samples(self) -> None:
         """Learn how many samples each rank has used; collective where there is a sampler."""
         samplers = [
             handler.value

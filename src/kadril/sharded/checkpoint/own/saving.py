@@ -26,7 +26,7 @@ from kadril.sharded.checkpoint.durable_files import failure_reason, log_untidy
 from kadril.sharded.checkpoint.own.index_file import INDEX, make_index, write_index
 from kadril.sharded.checkpoint.own.shard_file import PARAMETER, STATE, write_shard
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.state.own_state import piece_values
+from kadril.sharded.state.own_state import own_pieces
 from kadril.transport.agreement import allgather_json, raise_on_all
 from kadril.transport.base import Transport
 
@@ -96,19 +96,13 @@ def agree_on_token(transport: Transport) -> str:
 
 def own_values(shards: Shards, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """Return what this rank owns of each parameter: its elements, and their state."""
-    pieces: dict[str, dict[str, Any]] = {}
+    pieces = own_pieces(shards, optimizer)
     for own in shards.own_pieces():
         bucket = shards.bucket_of(own.piece.entry)
-        values = {
-            STATE + key: {"kind": value.kind, "value": value.fetch()}
-            for key, value in piece_values(shards, optimizer, own).items()
-        }
-        values[PARAMETER] = {"kind": "cut", "value": bucket.elements_of(own.piece).detach()}
-        pieces[bucket.entry_of(own.piece).name] = {
-            "begin": own.piece.begin,
-            "end": own.piece.end,
-            "state": values,
-        }
+        piece = pieces[bucket.entry_of(own.piece).name]
+        piece["state"] = {STATE + key: value for key, value in piece["state"].items()}
+        elements = bucket.elements_of(own.piece).detach()
+        piece["state"][PARAMETER] = {"kind": "cut", "value": elements}
     return pieces
 
 

@@ -18,13 +18,13 @@ import torch
 
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.durable_files import checksum, durable_file
-from kadril.sharded.state.stored_state import StoredPiece, StoredValue
-from kadril.sharded.state.value_kinds import check_storable, dtype_from
+from kadril.sharded.state.layout import ALIGNMENT, lay_out, read_layout
+from kadril.sharded.state.stored_state import StoredPiece
+from kadril.sharded.state.value_kinds import dtype_from
 
 __all__ = ["PARAMETER", "STATE", "ShardFile", "write_shard"]
 
 MAGIC = b"KADRILS1"
-ALIGNMENT = 64
 
 # Names of values in a shard: the parameter's own elements, and before each value of its state.
 PARAMETER = "parameter"
@@ -46,26 +46,7 @@ def write_shard(path: Path, pieces: Mapping[str, Mapping[str, Any]]) -> dict[str
             parameter.
         OSError: the file could not be written.
     """
-    tensors: list[torch.Tensor] = []
-    header: dict[str, Any] = {}
-    end = 0
-    for name, piece in pieces.items():
-        values: dict[str, Any] = {}
-        for key, item in piece["state"].items():
-            value = item["value"]
-            if not isinstance(value, torch.Tensor):
-                check_storable(value, key, name)
-                values[key] = {"kind": item["kind"], "number": value}
-                continue
-            tensors.append(value)
-            values[key] = {
-                "kind": item["kind"],
-                "dtype": str(value.dtype).removeprefix("torch."),
-                "shape": list(value.shape),
-                "offset": end,
-            }
-            end += -(-value.numel() * value.element_size() // ALIGNMENT) * ALIGNMENT
-        header[name] = {"begin": piece["begin"], "end": piece["end"], "values": values}
+    header, tensors, _ = lay_out(pieces)
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 16) % ALIGNMENT)
     digest = hashlib.sha256()
@@ -140,15 +121,7 @@ class ShardFile:
 
     def pieces(self) -> Iterator[tuple[str, StoredPiece]]:
         """Yield the name of the parameter and the piece, for each piece."""
-        for name, piece in self._header.items():
-            values = {key: self.value(value) for key, value in piece["values"].items()}
-            yield name, StoredPiece(piece["begin"], piece["end"], values)
-
-    def value(self, described: Mapping[str, Any]) -> StoredValue:
-        """Return a value that is read from the file when it is fetched."""
-        if "dtype" not in described:
-            return StoredValue(described["kind"], lambda: described["number"])
-        return StoredValue(described["kind"], lambda: self.read(described))
+        return read_layout(self._header, self.read)
 
     def read(self, described: Mapping[str, Any]) -> torch.Tensor:
         """Read a tensor from the file."""
