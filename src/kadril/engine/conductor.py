@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -16,7 +17,7 @@ from kadril import _native
 from kadril.config import Config
 from kadril.engine.lane import OWN_THREADS, TransportLane, name_own_thread
 from kadril.engine.request import Reduction, Verb
-from kadril.errors import ForkedError
+from kadril.errors import ForkedError, NoRoomError
 from kadril.frameworks import framework_folders
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
@@ -62,12 +63,21 @@ class ProcessSetConductor:
             report,
         )
         memory = transport.shared_memory
-        if memory is not None:
-            self.native = _native.Conductor.over_channel(memory.channel, memory.rank, *options)
-        else:
-            self.native = _native.Conductor.over_transport(
-                TransportLane(transport), self.size, self.rank, *options
-            )
+        try:
+            if memory is not None:
+                self.native = _native.Conductor.over_channel(memory.channel, memory.rank, *options)
+            else:
+                self.native = _native.Conductor.over_transport(
+                    TransportLane(transport), self.size, self.rank, *options
+                )
+        except RuntimeError as error:
+            if str(error) != os.strerror(errno.EAGAIN):
+                raise
+            raise NoRoomError(
+                "the thread of the engine could not be started: the limit of processes and threads"
+                " (ulimit -u) or of memory (ulimit -v, or that of the container) is reached"
+            ) from error
+        if memory is None:
             transport.on_late = functools.partial(report_late, weakref.ref(self))
 
     def submit(

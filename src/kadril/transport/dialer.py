@@ -6,10 +6,14 @@ Written as a protocol, since a transport lies below the world and does not impor
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-__all__ = ["Dialer"]
+__all__ = ["Dialer", "nothing_to_check"]
+
+
+def nothing_to_check() -> None:
+    """Check nothing, where there is no group yet that could have failed."""
 
 
 class Dialer(Protocol):
@@ -21,12 +25,19 @@ class Dialer(Protocol):
 
     rank: int
 
-    def dial(self, world_ranks: Sequence[int], label: str) -> dict[int, socket.socket]:
+    def dial(
+        self,
+        world_ranks: Sequence[int],
+        label: str,
+        check: Callable[[], None] = nothing_to_check,
+    ) -> dict[int, socket.socket]:
         """Connect the ranks of a group with each other; all of them call it.
 
         Args:
             world_ranks: of all members, in the same order on all of them.
             label: of the group, unique in this world.
+            check: called now and then while this rank waits for others; what it raises ends the
+                wait.
 
         Returns:
             A connection to each other member, by world rank.

@@ -56,6 +56,8 @@ def retold(failure: Failure) -> Exception:
     cause = failure.cause
     if not isinstance(cause, PeerError):
         return cause or KadrilError(failure.detail)
+    if failure.detail.startswith("Traceback "):
+        return copy.copy(cause)  # it ended the engine, before there was this request
     error = copy.copy(cause)
     # Not what the engine calls below: its caller has never heard of that.
     error.args = (f"{failure.detail}: {cause.event or cause}",)
@@ -142,6 +144,11 @@ def deadlock(failure: Failure) -> DeadlockError:
 def no_room(failure: Failure, world_ranks: Sequence[int]) -> NoRoomError:
     """The exception for memory that could not be allocated."""
     who = f"rank {world_ranks[failure.member]}: " if failure.member >= 0 else ""
+    if failure.detail.startswith("shm_open"):
+        return NoRoomError(
+            f"{who}no file to share can be made in /dev/shm: {failure.detail}. Mount a tmpfs there,"
+            " or set KADRIL_SHARED_BACKING=memfd, which needs none."
+        )
     have = f", {failure.available:,} can be had" if failure.available >= 0 else ""
     return NoRoomError(
         f"{who}no room to share {failure.needed:,} bytes{have}: {failure.detail}."

@@ -24,14 +24,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kadril.config import Config
 from kadril.errors import KadrilError
 from kadril.transport.buffer import Memory
-from kadril.transport.dialer import Dialer
+from kadril.transport.dialer import Dialer, nothing_to_check
 from kadril.transport.ending import Ending
 from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
@@ -71,7 +71,12 @@ class TcpTransport(NetworkTransport):
         return cls(dialer, world_ranks, config, "world")
 
     def __init__(
-        self, dialer: Dialer, world_ranks: Sequence[int], config: Config, label: str
+        self,
+        dialer: Dialer,
+        world_ranks: Sequence[int],
+        config: Config,
+        label: str,
+        check: Callable[[], None] = nothing_to_check,
     ) -> None:
         rank = list(world_ranks).index(dialer.rank)
         super().__init__(rank, len(world_ranks), world_ranks, config)
@@ -88,7 +93,7 @@ class TcpTransport(NetworkTransport):
         self._by_descriptor: dict[int, TcpLink] = {}
         self._last_progress = 0.0
         try:
-            sockets = dialer.dial(world_ranks, label) if self.size > 1 else {}
+            sockets = dialer.dial(world_ranks, label, check) if self.size > 1 else {}
         except BaseException:
             self._close_links()
             raise
@@ -101,7 +106,14 @@ class TcpTransport(NetworkTransport):
 
     def _subgroup(self, members: Sequence[int], label: str, number: int) -> TcpTransport:
         world_ranks = [self.world_ranks[rank] for rank in members]
-        return TcpTransport(self._dialer, world_ranks, self.config, f"{self._label}/{label}")
+        # Ranks that give this group up meanwhile do not come to the new one either.
+        return TcpTransport(
+            self._dialer,
+            world_ranks,
+            self.config,
+            f"{self._label}/{label}",
+            self._raise_obstacle,
+        )
 
     # Movers.
 

@@ -16,6 +16,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 
 from kadril.transport.forked_sockets import close_in_children
@@ -32,6 +33,7 @@ logger = logging.getLogger("kadril")
 # What goes with a descriptor: world rank that connected, digest of the group's label.
 ARRIVAL = struct.Struct("!I32s")
 FORWARD_SECONDS = 1.0
+PAUSE_SECONDS = 0.05  # after a problem, such as no descriptor left, before the next attempt
 
 
 class Acceptor:
@@ -57,6 +59,7 @@ class Acceptor:
         self._secret = secret
         self._generation = generation
         self._mailboxes = mailboxes
+        self._reported: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._door = Door(listener, secret, job, self._selector)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -73,8 +76,15 @@ class Acceptor:
                 try:
                     self._handle(key.data)
                 except Exception as error:  # whatever came, the next connection must be served
-                    logger.warning("the port of this host: %r", error)
+                    self._report(error)
             self._door.expire()
+
+    def _report(self, error: Exception) -> None:
+        """Log a problem once, and give it time to pass: what waits at the door still does."""
+        if repr(error) not in self._reported:
+            self._reported.add(repr(error))
+            logger.warning("the port of this host: %s", error)
+        time.sleep(PAUSE_SECONDS)
 
     def _handle(self, what: Door | Visitor) -> None:
         if isinstance(what, Door):

@@ -21,10 +21,11 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kadril.config import Config
 from kadril.errors import ConfigError, RendezvousError
+from kadril.transport.dialer import nothing_to_check
 from kadril.transport.forked_sockets import close_in_children
 from kadril.transport.keepalive import set_liveness
 from kadril.world import inet
@@ -43,6 +44,7 @@ __all__ = ["Connector", "open_connector"]
 
 MAX_SILENT_REFUSALS = 3
 SLICE = 0.05  # seconds after which a thread that waits for a connection lets another one look
+CHECK_SECONDS = 0.25  # between two looks at whether the others can still come
 READY, START = encode(Kind.READY), encode(Kind.START)
 
 
@@ -69,7 +71,12 @@ class Connector:
         self._arrived: dict[tuple[int, bytes], socket.socket] = {}
         self._lock = threading.Lock()
 
-    def dial(self, world_ranks: Sequence[int], label: str) -> dict[int, socket.socket]:
+    def dial(
+        self,
+        world_ranks: Sequence[int],
+        label: str,
+        check: Callable[[], None] = nothing_to_check,
+    ) -> dict[int, socket.socket]:
         """Connect the ranks of a group with each other; all of them call it.
 
         Raises:
@@ -82,11 +89,11 @@ class Connector:
             for target in (rank for rank in world_ranks if rank < self.rank):
                 made[target] = self._reach(target, group, deadline)
             for source in (rank for rank in world_ranks if rank > self.rank):
-                made[source] = self._await_arrival(source, group, deadline)
-                self._await_word(READY, source, made[source], deadline)
+                made[source] = self._await_arrival(source, group, deadline, check)
+                self._await_word(READY, source, made[source], deadline, check)
                 made[source].sendall(START)
             for target in (rank for rank in world_ranks if rank < self.rank):
-                self._await_word(START, target, made[target], deadline)
+                self._await_word(START, target, made[target], deadline, check)
         except BaseException as error:
             for sock in made.values():
                 sock.close()
@@ -133,8 +140,11 @@ class Connector:
             " this process: do all ranks have the same KADRIL_SECRET_FILE?"
         )
 
-    def _await_arrival(self, source: int, group: bytes, deadline: Deadline) -> socket.socket:
+    def _await_arrival(
+        self, source: int, group: bytes, deadline: Deadline, check: Callable[[], None]
+    ) -> socket.socket:
         """Wait for the connection of a rank; several threads may wait for several of them."""
+        next_check = time.monotonic() + CHECK_SECONDS
         while True:
             with self._lock:
                 if (source, group) not in self._arrived:
@@ -148,6 +158,9 @@ class Connector:
                     f" {self._config.connect_timeout:g} s. See what it does instead, or raise"
                     " KADRIL_CONNECT_TIMEOUT"
                 )
+            if time.monotonic() >= next_check:
+                check()
+                next_check = time.monotonic() + CHECK_SECONDS
             time.sleep(0)  # another thread may have what it waits for
 
     def _read_mailbox(self, timeout: float) -> None:
@@ -167,14 +180,24 @@ class Connector:
                 old.close()  # of an attempt that was given up
             self._arrived[source, group] = socket.socket(fileno=frame.descriptor)
 
-    def _await_word(self, word: bytes, rank: int, sock: socket.socket, deadline: Deadline) -> None:
+    def _await_word(
+        self,
+        word: bytes,
+        rank: int,
+        sock: socket.socket,
+        deadline: Deadline,
+        check: Callable[[], None],
+    ) -> None:
         """Wait until the other rank has come too. Not a byte more is read: data may follow."""
         heard = b""
         while len(heard) < len(word):
-            sock.settimeout(max(deadline.remaining, 0.001))
+            sock.settimeout(max(min(deadline.remaining, CHECK_SECONDS), 0.001))
             try:
                 data = sock.recv(len(word) - len(heard))
             except TimeoutError:
+                if not deadline.expired:
+                    check()
+                    continue
                 raise RendezvousError(
                     f"rank {self.rank}: rank {rank} did not take a connection within"
                     f" {self._config.connect_timeout:g} s. See what it does instead, or raise"

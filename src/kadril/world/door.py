@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import selectors
 import socket
 import time
@@ -118,7 +119,8 @@ class Door:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._make_room(error)
+                if not self._make_room(error):
+                    return
                 continue
             self._challenge(Connection(sock))
 
@@ -142,16 +144,25 @@ class Door:
         self._visitors.append(visitor)
         self._selector.register(connection, selectors.EVENT_READ, visitor)
 
-    def _make_room(self, error: OSError) -> None:
-        """Drop the oldest stranger, since descriptors ran out, or give up where there is none."""
+    def _make_room(self, error: OSError) -> bool:
+        """Drop the oldest stranger, since descriptors ran out, or give up where there is none.
+
+        Returns whether somebody waits for that: the kernel says that descriptors ran out before it
+        looks whether there is a connection, and the oldest may be a rank that is about to prove it.
+        """
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(f"rank 0 cannot accept connections: {error.strerror}") from error
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        if not waiting.poll(0):
+            return False
         if not self._visitors:
             raise RendezvousError(
                 "rank 0 has no descriptor left to accept the other ranks. Raise the limit: ulimit"
                 " -n"
             ) from error
         self._drop(self._visitors[0])
+        return True
 
     def hear(self, visitor: Visitor) -> Guest | Caller | None:
         """Read what a visitor sent; a guest or caller if it is a claim with the right proof."""

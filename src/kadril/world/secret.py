@@ -10,6 +10,7 @@ it, and never in a variable, which every child inherits and many programs print.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -83,7 +84,11 @@ def read_secret(path: str) -> bytes:
     except OSError as error:
         raise RendezvousError(
             f"cannot read the job's secret from {path}: {error.strerror}."
-            " Is the launcher that made it still there?"
+            + (
+                " Raise the limit: ulimit -n"
+                if error.errno in (errno.EMFILE, errno.ENFILE)
+                else " Is the launcher that made it still there?"
+            )
         ) from error
     try:
         # Of the opened file, not of its name: the name may point elsewhere a moment later.
