@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 # exchange does not depend on it: so all of these together see each size on a network, and each
 # carrier. `make faults` has every pair. On shared memory they are for tests of all transports:
 # native tests, and tests of layers, run with more ranks there. Tests on shared memory alone run at
-# all of their sizes but 2 where they have 3: what goes wrong with one peer goes wrong with two, and
-# the many tests that have two ranks only see what is particular to a pair.
+# all of their sizes but 2 where they have 3 or 4: what goes wrong with one peer goes wrong with
+# two, and the many tests that have two ranks only see what is particular to a pair.
 EVERYDAY_SIZES = {
     "shm": {2, 3},
     "c10d": {1, 3},
@@ -73,7 +73,7 @@ def mark_rare_worlds(items: Sequence[pytest.Item]) -> None:
     for item, test, key in worlds:
         everyday = EVERYDAY_SIZES.get(key.transport, sizes[test])
         if transports[test[0]] == {"shm"}:
-            everyday = sizes[test] - ({2} if 3 in sizes[test] else set())
+            everyday = sizes[test] - ({2} if sizes[test] & {3, 4} else set())
         if key.size not in (everyday & sizes[test] or {max(sizes[test])}):
             item.add_marker(pytest.mark.long)
 

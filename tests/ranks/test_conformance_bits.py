@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +18,6 @@ from kadril.world import World
 
 CASES = [(name, op) for name in DTYPE_NAMES for op in ops_of(name)]
 COUNTS = (3, 500, 40_001)
-SIZES = (2, 3)
 CARRIERS = tuple(name for name in TRANSPORTS[1:] if name != "tiered")  # see test_tiered_bits.py
 
 
@@ -55,18 +56,18 @@ def digest_case(transport: Transport, name: str, op: str, number: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared_memory_digests(rank_pool: RankPool) -> dict[int, list[dict[str, str]]]:
-    """Return what ranks get over shared memory, by the size of the world."""
-    return {size: rank_pool.run(size, digest_of_results, transport="shm") for size in SIZES}
+def shared_memory_digests(rank_pool: RankPool) -> Callable[[int], list[dict[str, str]]]:
+    """Return what gives the digests over shared memory, by the size of the world."""
+    return functools.cache(lambda size: rank_pool.run(size, digest_of_results, transport="shm"))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("transport", CARRIERS, indirect=True)
 def test_same_bits_as_shared_memory(
     rank_pool: RankPool,
-    shared_memory_digests: dict[int, list[dict[str, str]]],
+    shared_memory_digests: Callable[[int], list[dict[str, str]]],
     transport: str,
     size: int,
 ) -> None:
     digests = rank_pool.run(size, digest_of_results, transport=transport)
-    assert digests == shared_memory_digests[size]
+    assert digests == shared_memory_digests(size)

@@ -434,9 +434,8 @@ def small_jobs(request: pytest.FixtureRequest) -> Iterator[RankPool]:
         pool.close()
 
 
-@pytest.mark.parametrize(
-    "transport", ["mpi:openmpi", pytest.param("mpi:mpich", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("transport", ["mpi:openmpi", "mpi:mpich"])
 def test_an_mpi_job_that_lost_a_rank_is_started_again(small_jobs: RankPool, transport: str) -> None:
     try:
         small_jobs.worker_pool(transport)

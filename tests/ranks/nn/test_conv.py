@@ -23,7 +23,7 @@ from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
 @ranks(1, 2, 3, 4)
 def test_drawn_cases(world: World, part: int) -> None:
     cases = draw_cases(feature_cases(world.size), 60)[part::2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from distribute_models import LeNet, ResNet, UNet, check_same, make_exact
 from partition_kit import grid
@@ -43,6 +44,7 @@ def test_models_on_other_transports(world: World) -> None:
         check_same(make_exact(kind()), grid(world, (1, 1, 1, 2)), x)
 
 
+@pytest.mark.long
 @ranks(6)
 def test_models_on_six_ranks(world: World) -> None:
     for kind, shape in ((LeNet, (1, 1, 2, 3)), (UNet, (1, 1, 3, 2)), (LeNet, (2, 1, 1, 3))):

@@ -225,6 +225,7 @@ def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
     trainer.step()
 
 
+@pytest.mark.long  # inductor compiles for tens of seconds
 @ranks(2, timeout=110, patience=100.0)  # a rank waits while its peer compiles
 def test_inductor_leaves_memory_that_is_still_needed(world: World, tmp_path: Path) -> None:
     """Another gradient once took the place of one that its peers, far behind, had not read."""
