@@ -1,4 +1,4 @@
-"""F03, F04, F07, F08: a rank that is stopped or slow is named, and is not taken for dead."""
+"""F03, F04, F07, F08, F24: a rank that is stopped or slow is named, and is not taken for dead."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import signal
 import time
 
+import pytest
 import torch
 
 from kadril.testing import Ranks, faults
@@ -71,17 +72,92 @@ def test_a_rank_that_skips_a_call_is_named_late() -> None:
             assert error.fields["state"] == "late"
 
 
-def hold_the_gil(world: World) -> float:
+def hold_the_gil(world: World, seconds: float) -> float:
     world.transport.barrier()
     if world.rank == 1:
+        faults.mark("held")
         # PyDLL keeps the GIL, so no Python code of this process runs meanwhile.
-        ctypes.PyDLL(None).usleep(1_500_000)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     x = torch.ones(1)
-    world.transport.allreduce(x)
+    world.transport.allreduce(x, name="after")
     return float(x)
 
 
+def check_held_gil(seconds: float) -> None:
+    with Ranks(3, patience=300.0, stall_warning=min(0.3, seconds / 3)) as ranks:
+        outcomes = ranks.start(hold_the_gil, seconds).wait(seconds + 30.0)
+    assert [outcome.value for outcome in outcomes] == [3.0] * 3, outcomes
+    for rank in (0, 2):
+        assert "for rank(s) 1\n" in outcomes[rank].output, outcomes[rank].output
+        assert "name='after'" in outcomes[rank].output
+
+
 def test_a_held_gil_is_late_not_dead() -> None:
-    with Ranks(2, patience=20.0) as ranks:
-        outcomes = ranks.start(hold_the_gil).wait(20.0)
-        assert [outcome.value for outcome in outcomes] == [2.0, 2.0]
+    """F07: the rank is reported as late, and is one of the world when it is back."""
+    check_held_gil(1.0)
+
+
+@pytest.mark.faults
+def test_a_gil_held_for_70_seconds() -> None:
+    """F07: torch's watchdog is stuck for 480 s on a GIL that is not let go of."""
+    check_held_gil(70.0)
+
+
+def test_a_death_beside_a_held_gil() -> None:
+    """F07: liveness needs no GIL, so others hear of a death; the rank itself when it is back."""
+    with Ranks(3, patience=60.0) as ranks:
+        ranks.start(hold_the_gil, 1.0).wait_mark("held", ranks=[1])
+        ranks.signal(2, signal.SIGKILL)
+        outcomes = ranks.wait(20.0)
+        for rank in (0, 1):
+            error = outcomes[rank].error
+            assert error is not None, outcomes[rank]
+            assert (error.type, error.fields["rank"]) == ("PeerLost", 2)
+        assert outcomes[0].delay is not None
+        assert outcomes[0].delay < 1.0
+
+
+def come_late(world: World, num_steps: int) -> float:
+    x = torch.zeros(1)
+    for step in range(num_steps):
+        if world.rank == 1:
+            faults.gate(f"step {step}")
+        x += 1
+        world.transport.allreduce(x, name=f"step {step}")
+    return float(x)
+
+
+def test_a_straggler_is_named_and_no_error() -> None:
+    """F08: the rank that comes late at every step is in the report of all others."""
+    with Ranks(3, patience=60.0, stall_warning=0.2) as ranks:
+        ranks.start(come_late, 2)
+        for step in range(2):
+            ranks.wait_mark(f"step {step}", ranks=[1])
+            line = f"name='step {step}'"
+            deadline = time.monotonic() + 20.0
+            while not all(line in ranks.look()[rank].output for rank in (0, 2)):
+                assert time.monotonic() < deadline, "nobody reports the late rank"
+                ranks.pump(lambda: False, 0.02)
+            ranks.open_gate(f"step {step}")
+        outcomes = ranks.wait(20.0)
+    assert [outcome.value for outcome in outcomes] == [12.0] * 3
+    for rank in (0, 2):
+        assert outcomes[rank].output.count("for rank(s) 1\n") == 2
+
+
+def make_one_call_more(world: World) -> None:
+    for step in range(3 if world.rank == 1 else 2):
+        world.transport.barrier(name=f"step {step}")
+
+
+def test_a_rank_that_calls_once_too_often() -> None:
+    """F24: only it waits; it names the others, and the call that they did not make."""
+    with Ranks(3, patience=1.0) as ranks:
+        outcomes = ranks.start(make_one_call_more).wait(20.0)
+        assert [outcome.returned for outcome in outcomes] == [True, False, True]
+        error = outcomes[1].error
+        assert error is not None
+        assert error.type == "Stalled"
+        assert error.fields["rank"] in (0, 2)
+        assert (error.fields["state"], error.fields["name"]) == ("late", "step 2")
+        assert 1.0 <= error.fields["elapsed"] < 10.0

@@ -15,7 +15,9 @@ import contextlib
 import dataclasses
 import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
@@ -60,6 +62,9 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - as files of code are
+CALLER_SECONDS = 1.0  # that threads have to come back from their calls at the end of a program
 
 logger = logging.getLogger("kadril")
 
@@ -385,9 +390,35 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = None) -> Any:
 
 def close_at_exit() -> None:
     """Leave quietly: a program that ends need not hear that its peers ended first."""
+    if _session.forked_from:
+        return
     with contextlib.suppress(KadrilError, OSError):
-        if not _session.forked_from:
-            shutdown()
+        shutdown()
+    await_callers(CALLER_SECONDS)
+
+
+def await_callers(seconds: float) -> None:
+    """Give threads that were in a call of kadril time to hear of its end.
+
+    The interpreter ends a thread that comes back to it later by unwinding its stack, which the
+    core's frames on it answer with an abort of the whole process.
+    """
+    deadline = time.monotonic() + seconds
+    while has_callers() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def has_callers() -> bool:
+    """Whether another thread of the program is in a function of kadril."""
+    others = {
+        thread.ident
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.name.startswith("kadril")
+    }
+    frames = sys._current_frames()
+    return any(
+        frames[ident].f_code.co_filename.startswith(PACKAGE) for ident in others if ident in frames
+    )
 
 
 os.register_at_fork(after_in_child=_session.mark_forked)
