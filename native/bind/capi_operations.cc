@@ -353,10 +353,7 @@ KADRIL_EXPORT int64_t kadril_submit(const kadril_request* asked) {
   }
   const int64_t ticket = holder->ticket;
   const int status = with_set(asked->set, [&](Set& set) {
-    const uint64_t num_refusals = set.conductor ? set.conductor->num_refusals() : 0;
-    if (asked->is_of_step && num_refusals > 0) {
-      request->descriptor.note = "after " + std::to_string(num_refusals) + " mismatches";
-    }
+    if (set.conductor) request->descriptor.era = set.conductor->era_of(asked->step);
     const auto put = name ? submit_to : submit_unnamed;
     return put(set, asked->set, std::move(request), on_ticket_done, holder.get());
   });

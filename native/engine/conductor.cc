@@ -98,6 +98,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
     }
     request->completion->waiters = waiters_;
     request->completion->key = request->descriptor.key();
+    request->completion->era = request->descriptor.era;
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
@@ -112,6 +113,7 @@ void Conductor::cancel(const std::shared_ptr<Completion>& completion) {
     if (failure_ || is_closing_ || completion->is_done()) return;
     in_flight_.erase(completion->key);
     cancelled_.push_back(completion);
+    if (completion->era > 0) eras_.advance_to(completion->era + 1);
     has_mail_.store(true);
   }
   lane_->bell().ring();
@@ -157,22 +159,32 @@ void Conductor::run() noexcept {
   has_ended_.store(true);
 }
 
-// Whether there is something to tell the others. What was cancelled before they heard of it is not.
+// Requests that were cancelled before the others heard of them, and never will, taken from the inbox.
+// Of those of a step they hear all the same: theirs will not be met. With the mutex.
+std::vector<std::unique_ptr<Request>> Conductor::take_untold() {
+  std::vector<std::unique_ptr<Request>> requests;
+  for (auto& request : inbox_) {
+    const auto found = std::find(cancelled_.begin(), cancelled_.end(), request->completion);
+    if (found == cancelled_.end()) continue;
+    cancelled_.erase(found);
+    const Descriptor& asked = request->descriptor;
+    if (asked.era > 0) untold_.push_back({asked.key(), asked.era});
+    requests.push_back(std::move(request));
+  }
+  std::erase(inbox_, nullptr);
+  return requests;
+}
+
+// Whether there is something to tell the others.
 bool Conductor::has_mail() {
   if (!has_mail_.load()) return false;
-  std::vector<std::unique_ptr<Request>> untold;
+  std::vector<std::unique_ptr<Request>> ended;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& request : inbox_) {
-      const auto found = std::find(cancelled_.begin(), cancelled_.end(), request->completion);
-      if (found == cancelled_.end()) continue;
-      cancelled_.erase(found);
-      untold.push_back(std::move(request));
-    }
-    std::erase(inbox_, nullptr);
-    has_mail_.store(!inbox_.empty() || !cancelled_.empty());
+    ended = take_untold();
+    has_mail_.store(!inbox_.empty() || !cancelled_.empty() || !untold_.empty());
   }
-  end_cancelled(untold);
+  end_cancelled(ended);
   return has_mail_.load();
 }
 
@@ -273,21 +285,23 @@ void Conductor::report(std::string text, const std::vector<std::string>& lines) 
   report_(text);
 }
 
-std::vector<std::unique_ptr<Request>> Conductor::take_inbox(
-    std::vector<std::shared_ptr<Completion>>& cancelled) {
-  const std::lock_guard lock(mutex_);
-  has_mail_.store(false);
-  cancelled = std::exchange(cancelled_, {});
-  return std::exchange(inbox_, {});
-}
-
 std::vector<std::byte> Conductor::next_message() {
   std::vector<std::byte> message;
+  std::vector<std::unique_ptr<Request>> requests, ended;
   std::vector<std::shared_ptr<Completion>> cancelled;
-  auto requests = take_inbox(cancelled);
+  std::vector<Untold> untold;
+  {
+    const std::lock_guard lock(mutex_);
+    has_mail_.store(false);
+    ended = take_untold();  // what was cancelled since the conductor woke
+    requests = std::exchange(inbox_, {});
+    cancelled = std::exchange(cancelled_, {});
+    untold = std::exchange(untold_, {});
+  }
+  end_cancelled(ended);
   has_said_stuck_ = false;
-  if (!requests.empty() || !cancelled.empty()) {
-    ledger_.write(std::move(requests), cancelled, message);
+  if (!requests.empty() || !cancelled.empty() || !untold.empty()) {
+    ledger_.write(std::move(requests), cancelled, untold, message);
   } else if (waiters_->stuck_from() <= Clock::now()) {
     ledger_.write_stuck(waiters_->first_blocked_on(), message);
     has_said_stuck_ = !message.empty();
@@ -307,10 +321,9 @@ Error Conductor::cycle() {
     fail_unserved(ready, *error);
     return error;
   }
-  for (const Agreement& agreement : ready) {
-    if (!agreement.problem.empty()) ++num_refusals_;
-  }
+  eras_.advance_to(ledger_.era());  // before anybody hears that a request has failed
   end_cancelled(ledger_.take_withdrawn());
+  end_stale(ledger_.take_stale());
   const auto events = timeline();
   if (events && marks_cycles_ && ledger_.has_news()) events->add_mark("CYCLE_START", start);
   pause_ = ledger_.has_news() ? first_pause : std::min(longest_pause, 2 * pause_);
@@ -348,6 +361,21 @@ void Conductor::end_deadlock() {
 void Conductor::end_cancelled(const std::vector<std::unique_ptr<Request>>& requests) {
   for (const auto& request : requests) {
     fail_request(*request, *fail(Reason::cancelled, request->descriptor.text() + " was cancelled"));
+  }
+}
+
+// Requests of a step that has failed elsewhere.
+void Conductor::end_stale(std::vector<Stale> requests) {
+  for (Stale& stale : requests) {
+    const int rank = options_.world_ranks[static_cast<size_t>(stale.member)];
+    forget_name(*stale.mine);
+    fail_request(*stale.mine,
+                 *fail(Reason::mismatch,
+                       "rank " + std::to_string(rank) +
+                           " has withdrawn what this rank waits for,"
+                           " or gone on to its next step: the step that " +
+                           stale.mine->descriptor.text_with_site() + " belongs to has failed there",
+                       stale.member));
   }
 }
 

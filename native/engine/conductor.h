@@ -43,6 +43,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/eras.h"
 #include "engine/executor.h"
 #include "engine/lane.h"
 #include "engine/ledger.h"
@@ -88,9 +89,8 @@ class Conductor final {
   int me() const { return lane_->me(); }
   uint64_t num_cycles() const { return num_cycles_.load(std::memory_order_relaxed); }
   int num_in_flight();  // requests that are not done
-  // Requests that could not be served together so far: the same number on all members at the same
-  // message, and told before anybody hears that one of them has failed.
-  uint64_t num_refusals() const { return num_refusals_.load(); }
+  // The era of a step of this member, for its descriptors; 0 for no step.
+  uint64_t era_of(uint64_t step) { return eras_.of_step(step); }
   // Deadlocks that were found: the same number on all members whose requests they ended.
   uint64_t num_deadlocks() const { return num_deadlocks_.load(); }
 
@@ -103,11 +103,11 @@ class Conductor final {
   std::vector<std::byte> next_message();
   void end_deadlock();
   void end_cancelled(const std::vector<std::unique_ptr<Request>>& requests);
+  void end_stale(std::vector<Stale> requests);
   bool has_mail();
+  std::vector<std::unique_ptr<Request>> take_untold();
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
-  std::vector<std::unique_ptr<Request>> take_inbox(
-      std::vector<std::shared_ptr<Completion>>& cancelled);
   void report(std::string text, const std::vector<std::string>& lines);
   void forget_name(Request& request);
   void fail_unserved(std::vector<Agreement>& agreements, const Failure& failure);
@@ -122,9 +122,10 @@ class Conductor final {
   Ledger ledger_;
   Executor executor_;
 
-  std::mutex mutex_;  // guards the six below
+  std::mutex mutex_;  // guards the seven below
   std::vector<std::unique_ptr<Request>> inbox_;
   std::vector<std::shared_ptr<Completion>> cancelled_;  // told to the others in the next cycle
+  std::vector<Untold> untold_;                          // likewise, of which they have not heard
   std::unordered_set<std::string> in_flight_;
   std::shared_ptr<const Failure> failure_;  // why the set has ended
   std::shared_ptr<Timeline> timeline_;
@@ -135,7 +136,7 @@ class Conductor final {
   std::atomic<bool> has_ended_{false};
   std::atomic<uint64_t> num_cycles_{0};
   std::atomic<uint64_t> num_deadlocks_{0};
-  std::atomic<uint64_t> num_refusals_{0};
+  Eras eras_;
   double pause_ = 0;  // before the next cycle without news
   Clock::time_point waiting_since_;
   double next_warning_ = 0;

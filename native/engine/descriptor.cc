@@ -110,8 +110,9 @@ std::string Descriptor::make_key(Verb verb, bool is_group, const std::string& na
 bool Descriptor::same_request(const Descriptor& other) const {
   return verb == other.verb && reduction == other.reduction && root == other.root &&
          scale.before == other.scale.before && scale.after == other.scale.after &&
-         is_named == other.is_named && is_group == other.is_group && name == other.name &&
-         note == other.note && pieces == other.pieces && splits == other.splits;
+         is_named == other.is_named && is_group == other.is_group && era == other.era &&
+         name == other.name && note == other.note && pieces == other.pieces &&
+         splits == other.splits;
 }
 
 std::string Descriptor::text() const {
@@ -186,6 +187,7 @@ void Writer::descriptor(const Descriptor& value) {
   number(value.root);
   number(value.scale.before);
   number(value.scale.after);
+  number(value.era);
   text(value.name);
   text(value.note);
   text(value.site);
@@ -229,6 +231,7 @@ Descriptor Reader::descriptor() {
   value.root = number<int32_t>();
   value.scale.before = number<double>();
   value.scale.after = number<double>();
+  value.era = number<uint64_t>();
   value.name = text();
   value.note = text();
   value.site = text();

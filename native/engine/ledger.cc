@@ -40,11 +40,11 @@ Ledger::Ledger(int num_members, int me, size_t capacity)
       joined_(static_cast<size_t>(num_members)),
       stuck_on_(static_cast<size_t>(num_members)) {}
 
-// message:  number of withdrawn ids | ids | number of ids | ids | number of descriptors | descriptors
-//           [| id it is stuck on]
+// message:  number of withdrawn ids | ids | number of untold | their keys and eras
+//           | number of ids | ids | number of descriptors | descriptors [| id it is stuck on]
 void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
                    const std::vector<std::shared_ptr<Completion>>& withdrawn,
-                   std::vector<std::byte>& message) {
+                   const std::vector<Untold>& untold, std::vector<std::byte>& message) {
   std::vector<uint32_t> ids, withdrawn_ids;
   for (const auto& completion : withdrawn) {
     LedgerEntry* entry = find_mine(completion.get());
@@ -72,6 +72,11 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
   Writer writer(message);
   writer.number(static_cast<uint32_t>(withdrawn_ids.size()));
   for (const uint32_t id : withdrawn_ids) writer.number(id);
+  writer.number(static_cast<uint32_t>(untold.size()));
+  for (const Untold& each : untold) {
+    writer.text(each.key);
+    writer.number(each.era);
+  }
   writer.number(static_cast<uint32_t>(ids.size()));
   for (const uint32_t id : ids) writer.number(id);
   writer.number(static_cast<uint32_t>(sent_.size()));
@@ -83,7 +88,7 @@ void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& m
   const bool is_join = join_ && join_->completion.get() == completion;
   if (!found && !is_join) return;
   Writer writer(message);
-  for (int i = 0; i < 3; ++i) writer.number(uint32_t{0});
+  for (int i = 0; i < 4; ++i) writer.number(uint32_t{0});
   writer.number(is_join ? join_id : found->id);
 }
 
@@ -113,6 +118,11 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
   Reader reader(message);
   const auto num_withdrawn = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_withdrawn && !reader.has_failed(); ++i) reader.number<uint32_t>();
+  const auto num_untold = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_untold && !reader.has_failed(); ++i) {
+    reader.text();
+    reader.number<uint64_t>();
+  }
   const auto num_ids = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_ids && !reader.has_failed(); ++i) {
     const auto id = reader.number<uint32_t>();
@@ -154,11 +164,45 @@ bool Ledger::read_withdrawals(int member, Reader& reader) {
     if (entry.num_present == 0 || !entry.is_present[static_cast<size_t>(member)]) return false;
     entry.is_present[static_cast<size_t>(member)] = false;
     has_news_ = true;
-    if (--entry.num_present == 0 && !entry.said[static_cast<size_t>(member)].is_named) {
-      unnamed_.push_back(entry.id);
-    }
+    const Descriptor& said = entry.said[static_cast<size_t>(member)];
+    if (--entry.num_present == 0 && !said.is_named) unnamed_.push_back(entry.id);
+    if (said.era > 0) withdraw_era(entry, member, said.era);
+  }
+  const auto num_untold = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < num_untold && !reader.has_failed(); ++i) {
+    const std::string key = reader.text();
+    const auto era = reader.number<uint64_t>();
+    if (reader.has_failed() || key.size() < 2) return false;
+    has_news_ = true;
+    withdraw_era(find_or_make(key), member, era);
   }
   return !reader.has_failed();
+}
+
+// This member asks for it in a later era, if ever again.
+void Ledger::withdraw_era(LedgerEntry& entry, int member, uint64_t era) {
+  auto& first = entry.first_era[static_cast<size_t>(member)];
+  first = std::max(first, era + 1);
+  era_ = std::max(era_, era + 1);
+  entry.last_used = ++num_agreements_;  // is not forgotten before the others have come to it
+  drop_stale(entry);
+}
+
+// Take out the requests that others will not meet any more. All members do so at the same message.
+void Ledger::drop_stale(LedgerEntry& entry) {
+  for (size_t member = 0; entry.num_present > 0 && member < entry.is_present.size(); ++member) {
+    const uint64_t era = entry.said[member].era;
+    if (!entry.is_present[member] || era == 0) continue;
+    const auto later = std::find_if(entry.first_era.begin(), entry.first_era.end(),
+                                    [&](uint64_t first) { return first > era; });
+    if (later == entry.first_era.end()) continue;
+    entry.is_present[member] = false;
+    --entry.num_present;
+    era_ = std::max(era_, *later);
+    if (!entry.mine || static_cast<int>(member) != me_) continue;
+    stale_.push_back({std::move(entry.mine), static_cast<int>(later - entry.first_era.begin())});
+    --num_mine_;
+  }
 }
 
 LedgerEntry* Ledger::find_mine(const Completion* completion) const {
@@ -171,6 +215,8 @@ LedgerEntry* Ledger::find_mine(const Completion* completion) const {
 std::vector<std::unique_ptr<Request>> Ledger::take_withdrawn() {
   return std::exchange(withdrawn_, {});
 }
+
+std::vector<Stale> Ledger::take_stale() { return std::exchange(stale_, {}); }
 
 bool Ledger::is_stuck_on_pending() const {
   for (size_t member = 0; member < stuck_on_.size(); ++member) {
@@ -199,6 +245,7 @@ LedgerEntry& Ledger::find_or_make(const std::string& key) {
   entry->said.resize(size);
   entry->has_said.resize(size);
   entry->is_present.resize(size);
+  entry->first_era.resize(size);
   ids_.emplace(key, id);
   return *(entries_[id] = std::move(entry));
 }
@@ -208,8 +255,11 @@ void Ledger::mark_present(LedgerEntry& entry, int member, std::vector<Agreement>
     entry.since = Clock::now();
     entry.is_present.assign(entry.is_present.size(), false);
   }
-  entry.is_present[static_cast<size_t>(member)] = true;
+  const auto index = static_cast<size_t>(member);
+  entry.is_present[index] = true;
   ++entry.num_present;
+  entry.first_era[index] = std::max(entry.first_era[index], entry.said[index].era);
+  drop_stale(entry);
   if (is_complete(entry)) close_entry(entry, ready);
 }
 
@@ -230,6 +280,7 @@ void Ledger::close_entry(LedgerEntry& entry, std::vector<Agreement>& ready) {
   Agreement agreement;
   agreement.entry = &entry;
   agreement.problem = find_disagreement(said);
+  if (!agreement.problem.empty()) end_eras(entry);
   if (entry.mine) {
     agreement.mine = std::move(entry.mine);
     --num_mine_;
@@ -240,6 +291,14 @@ void Ledger::close_entry(LedgerEntry& entry, std::vector<Agreement>& ready) {
     unnamed_.push_back(entry.id);
   }
   ready.push_back(std::move(agreement));
+}
+
+// What was asked for of this name has failed, and with it the steps that asked for it.
+void Ledger::end_eras(const LedgerEntry& entry) {
+  for (size_t member = 0; member < entry.is_present.size(); ++member) {
+    const uint64_t era = entry.said[member].era;
+    if (entry.is_present[member] && era > 0) era_ = std::max(era_, era + 1);
+  }
 }
 
 void Ledger::mark_joined(int member) {
@@ -301,8 +360,10 @@ std::vector<std::unique_ptr<Request>> Ledger::take_pending() {
     if (request) pending.push_back(std::move(request));
   }
   for (auto& request : withdrawn_) pending.push_back(std::move(request));
+  for (auto& stale : stale_) pending.push_back(std::move(stale.mine));
   if (join_) pending.push_back(std::move(join_));
   withdrawn_.clear();
+  stale_.clear();
   sent_.clear();
   num_mine_ = 0;
   return pending;
@@ -314,6 +375,7 @@ std::vector<std::unique_ptr<Request>> Ledger::dissolve() {
     const auto someone = std::find(entry->is_present.begin(), entry->is_present.end(), true);
     const auto index = static_cast<size_t>(someone - entry->is_present.begin());
     if (!entry->said[index].is_named) unnamed_.push_back(entry->id);
+    end_eras(*entry);
     entry->num_present = 0;
   }
   joined_.assign(joined_.size(), false);

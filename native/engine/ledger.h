@@ -21,6 +21,9 @@ struct LedgerEntry {
   std::vector<Descriptor> said;  // by member: the last request under this name
   std::vector<bool> has_said;    // whether `said` was ever filled
   std::vector<bool> is_present;  // whether it waits to be served
+  // By member: the first era of which it may still ask for this. Requests of others that are of an
+  // earlier one will never be met.
+  std::vector<uint64_t> first_era;
   int num_present = 0;
   uint64_t last_used = 0;
   Clock::time_point since;        // when the first member asked
@@ -36,6 +39,20 @@ struct Agreement {
   const Descriptor& any() const;  // of some member that made it
 };
 
+// A request of this member that will never be met: another member has withdrawn its own, or asks for
+// the same in a later era.
+struct Stale {
+  std::unique_ptr<Request> mine;
+  int member = -1;  // the other one
+};
+
+// A request that is withdrawn before the others have heard of it: they do all the same, if it is of
+// a step, since theirs of that step will not be met.
+struct Untold {
+  std::string key;
+  uint64_t era = 0;
+};
+
 class Ledger {
  public:
   Ledger(int num_members, int me, size_t capacity);
@@ -44,7 +61,7 @@ class Ledger {
   // completions, made before, are withdrawn. One that was served meanwhile is passed over.
   void write(std::vector<std::unique_ptr<Request>> requests,
              const std::vector<std::shared_ptr<Completion>>& withdrawn,
-             std::vector<std::byte>& message);
+             const std::vector<Untold>& untold, std::vector<std::byte>& message);
 
   // Write the message by which the others learn that this member is stuck: that it asks for nothing
   // more before the request of this completion is done. Nothing where there is no such request.
@@ -56,6 +73,10 @@ class Ledger {
 
   // This member's requests whose withdrawal all members have read, given back.
   std::vector<std::unique_ptr<Request>> take_withdrawn();
+  // This member's requests that were found stale.
+  std::vector<Stale> take_stale();
+  // The first era in which nothing was refused or withdrawn: the same for all members.
+  uint64_t era() const { return era_; }
 
   // Whether there was a request among the messages read last, and whether all members said in them
   // that they are stuck, so that none of what they wait for can come.
@@ -92,6 +113,9 @@ class Ledger {
   bool is_stuck_on_pending() const;  // all members, each on something it has asked for
   std::vector<const LedgerEntry*> pending() const;  // of any member, oldest first
   bool read_withdrawals(int member, Reader& reader);
+  void withdraw_era(LedgerEntry& entry, int member, uint64_t era);
+  void drop_stale(LedgerEntry& entry);
+  void end_eras(const LedgerEntry& entry);
   void settle_joins(std::vector<Agreement>& ready);
   void drop(LedgerEntry& entry);
 
@@ -105,6 +129,8 @@ class Ledger {
   size_t num_mine_ = 0;
   std::vector<std::unique_ptr<Request>> sent_;  // whole descriptors under way, in order
   std::vector<std::unique_ptr<Request>> withdrawn_;
+  std::vector<Stale> stale_;
+  uint64_t era_ = 1;
   std::vector<uint32_t> unnamed_;  // served, and never to be used again
 
   std::vector<bool> joined_;

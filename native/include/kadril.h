@@ -121,10 +121,11 @@ typedef struct {
   int root_rank;         /* broadcast: in the world, also within a set */
   const int64_t* splits; /* all-to-all: rows for each rank; NULL for the same for all */
   int set;
-  /* Whether it may only meet requests that were made after as many mismatches as this one: for what
-   * is asked for in steps that end with the first failure. A request of a step before, which was
-   * cancelled too late, is then a mismatch, and not taken for one of this step. */
-  bool is_of_step;
+  /* For what is asked for in steps that end with the first failure: a number that all requests of
+   * one step have in common on this rank, and no other step has; 0 for none. When one of them is a
+   * mismatch or is cancelled, requests of that step on other ranks, also those that are yet to come,
+   * are mismatches, and not taken for those of the next step. */
+  uint64_t step;
   kadril_callback callback;
   kadril_allocator allocate; /* NULL: results are in kadril_result, until the callback returns */
   void* context;             /* of both */

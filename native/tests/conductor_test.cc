@@ -237,7 +237,96 @@ void test_cancelled() {
   await(*completion);
   CHECK(completion->failure() && completion->failure()->reason == Reason::cancelled);
   mine.cancel(completion);  // does nothing
-  CHECK(mine.num_refusals() == 0);
+}
+
+// Both members ask for one thing more: whatever one of them had to tell, the other has heard.
+void meet(Party& party) {
+  party.run([](Conductor& conductor) {
+    std::vector<float> values(1);
+    auto request = sum_of("meet", values);
+    auto completion = request->completion;
+    CHECK_OK(conductor.submit(std::move(request)));
+    await(*completion);
+    CHECK(!completion->failure());
+  });
+}
+
+// A request of a step, which begins with it where it is the first.
+std::unique_ptr<Request> of_step(Conductor& conductor, uint64_t step, const std::string& name,
+                                 std::vector<float>& values) {
+  auto request = sum_of(name, values);
+  request->descriptor.era = conductor.era_of(step);
+  return request;
+}
+
+// Two steps of two requests, "a" and "b". In the first of them member 0 fails by itself, and takes
+// back "b"; member 1 comes to "b" late, when member 0 has asked for the "b" of its next step. Those
+// two must not be served together.
+void test_a_cancelled_step_is_not_served_with_the_next(bool has_been_told) {
+  std::vector<float> a0(1, 1), a1(1, 2), b0(1, 10), b1(1, 20), next_b0(1, 30), next_b1(1, 40);
+  Party party(2);
+  Conductor& mine = *party.conductors[0];
+  Conductor& other = *party.conductors[1];
+  const auto ask = [](Conductor& conductor, uint64_t step, const std::string& name,
+                      std::vector<float>& values) {
+    auto request = of_step(conductor, step, name, values);
+    auto completion = request->completion;
+    CHECK_OK(conductor.submit(std::move(request)));
+    return completion;
+  };
+  std::shared_ptr<Completion> taken_back;
+  if (has_been_told) taken_back = ask(mine, 11, "b", b0);
+  auto a_of_mine = ask(mine, 11, "a", a0);
+  auto a_of_other = ask(other, 21, "a", a1);
+  await(*a_of_mine);
+  await(*a_of_other);
+  CHECK(a0[0] == 3 && a1[0] == 3);
+  if (!has_been_told) taken_back = ask(mine, 11, "b", b0);
+  mine.cancel(taken_back);
+  auto next_of_mine = ask(mine, 12, "b", next_b0);
+  meet(party);
+  await(*taken_back);
+  CHECK(taken_back->failure()->reason == Reason::cancelled);
+  auto late = ask(other, 21, "b", b1);
+  await(*late);
+  CHECK(late->failure() && late->failure()->reason == Reason::mismatch);
+  CHECK(late->failure()->detail.find("rank 0 has withdrawn") != std::string::npos);
+  CHECK(!next_of_mine->is_done());
+  auto next_of_other = ask(other, 22, "b", next_b1);
+  await(*next_of_mine);
+  await(*next_of_other);
+  CHECK(!next_of_mine->failure() && !next_of_other->failure());
+  CHECK(next_b0[0] == 70 && next_b1[0] == 70 && b1[0] == 20);
+  // A step of before the failure that goes on elsewhere under names of its own.
+  auto c_of_mine = ask(mine, 11, "c", a0);
+  auto c_of_other = ask(other, 21, "c", a1);
+  await(*c_of_mine);
+  await(*c_of_other);
+  CHECK(!c_of_mine->failure() && !c_of_other->failure());
+}
+
+// Cancelled at any moment, before, while or after the others hear of it: it ends, and what comes
+// under its name later is served with what the others ask for later.
+void test_cancelling_at_any_moment() {
+  Party party(2);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<float> stale(1, 100), fresh(1, 1), theirs(1, 2);
+    auto request = sum_of("x", stale);
+    auto completion = request->completion;
+    CHECK_OK(party.conductors[0]->submit(std::move(request)));
+    for (int i = 0; i < round % 50; ++i) std::this_thread::yield();
+    party.conductors[0]->cancel(completion);
+    auto again = sum_of("x", fresh), other = sum_of("x", theirs);
+    auto again_done = again->completion, other_done = other->completion;
+    CHECK_OK(party.conductors[0]->submit(std::move(again)));
+    meet(party);
+    await(*completion);
+    CHECK(completion->failure() && completion->failure()->reason == Reason::cancelled);
+    CHECK_OK(party.conductors[1]->submit(std::move(other)));
+    await(*again_done);
+    await(*other_done);
+    CHECK(fresh[0] == 3 && theirs[0] == 3);
+  }
 }
 
 void test_results_go_where_the_caller_wants_them() {
@@ -290,6 +379,10 @@ int main() {
   for (const int size : {2, 3}) test_a_deadlock_is_told_to_all(size);
   for (const bool has_submitted : {false, true}) test_a_second_thread_is_waited_for(has_submitted);
   test_cancelled();
+  for (const bool has_been_told : {false, true}) {
+    test_a_cancelled_step_is_not_served_with_the_next(has_been_told);
+  }
+  test_cancelling_at_any_moment();
   test_results_go_where_the_caller_wants_them();
   test_many_submitters();
 }

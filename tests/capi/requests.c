@@ -137,6 +137,29 @@ static void check_cancelling(int rank) {
   CHECK(value == kadril_size());
 }
 
+static kadril_status sum_in_step(const char* name, uint64_t step, double* value,
+                                 bool is_cancelled) {
+  outcome out = {0};
+  *value = 1;
+  const kadril_tensor one = {value, value, NULL, 0, KADRIL_FLOAT64};
+  kadril_request request = request_of(KADRIL_ALLREDUCE, name, &one, 1, &out);
+  request.step = step;
+  const int64_t ticket = kadril_submit(&request);
+  CHECK(ticket >= 0);
+  if (is_cancelled) kadril_cancel(ticket);
+  return await(&out);
+}
+
+/* Rank 0 gives a step up, and rank 1 comes to it late: it is not served with the next step. */
+static void check_steps(int rank) {
+  double value;
+  CHECK(sum_in_step("begin", 5, &value, false) == KADRIL_OK);
+  if (rank == 0) CHECK(sum_in_step("late", 5, &value, true) == KADRIL_CANCELLED);
+  meet();
+  if (rank == 1) CHECK(sum_in_step("late", 5, &value, false) == KADRIL_MISMATCH);
+  CHECK(sum_in_step("late", 6, &value, false) == KADRIL_OK && value == kadril_size());
+}
+
 static void check_refusals(int rank) {
   double value = 1;
   const kadril_tensor one = {&value, &value, NULL, 0, KADRIL_FLOAT64};
@@ -174,6 +197,7 @@ int main(void) {
   CHECK(sum_of_ones("after a mismatch", &value) == KADRIL_OK && value == size);
   check_allocator(rank, size);
   check_cancelling(rank);
+  check_steps(rank);
   check_refusals(rank);
   CHECK(sum_of_ones(NULL, &value) == KADRIL_OK && value == size);
   meet();

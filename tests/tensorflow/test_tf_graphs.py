@@ -223,6 +223,50 @@ def test_a_step_that_fails_cancels_its_other_ops(world: Any, mode: str) -> None:
     check_works()
 
 
+@on_ranks(2, 4)
+@pytest.mark.parametrize("mode", ["function", "graph"])
+def test_a_step_that_failed_on_one_rank_is_not_served_with_its_next(world: Any, mode: str) -> None:
+    """The last rank came late to an op that rank 0 had withdrawn, and got that of the next step."""
+    rank, size = hvd.rank(), hvd.size()
+    is_late = rank == size - 1
+
+    def gate(x: Any) -> Any:
+        """Hold the last rank until rank 0 has failed, and has begun its next step."""
+        if is_late:
+            world.transport.barrier()
+        return x
+
+    def step(number: float, fails: bool) -> Any:
+        def make() -> list[Any]:
+            first = hvd.allreduce(tf.fill([2], number), op=hvd.Sum, name="first")
+            fed = tf.fill([2], number * (rank + 1.0))
+            if is_late and fails:
+                fed = tf.ensure_shape(tf.numpy_function(gate, [fed + 0 * first], tf.float32), [2])
+            second = hvd.allreduce(fed, op=hvd.Sum, name="second")
+            limit = -1.0 if fails and rank == 0 else 1e9
+            with tf.control_dependencies([tf.debugging.Assert(first[0] < limit, [first])]):
+                return [tf.identity(first), tf.identity(second)]
+
+        return in_mode(mode, make)
+
+    kind = tf.errors.InvalidArgumentError if rank == 0 else tf.errors.FailedPreconditionError
+    passing = threading.Thread(target=world.transport.barrier)
+    if rank == 0:
+        with pytest.raises(kind):
+            step(1.0, fails=True)
+        passing.start()
+    else:
+        if not is_late:
+            passing.start()
+        with pytest.raises(kind, match="rank 0 has withdrawn"):
+            step(1.0, fails=True)
+    found = step(10.0, fails=False)
+    assert [each.tolist() for each in found] == [[10.0 * size] * 2, [5.0 * size * (size + 1)] * 2]
+    if not is_late:
+        passing.join()
+    check_works()
+
+
 @on_ranks(2)
 def test_the_same_name_twice_at_once_is_refused(world: Any) -> None:
     def make() -> list[Any]:

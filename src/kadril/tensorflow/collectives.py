@@ -72,6 +72,7 @@ def naming(op: OpName, set_id: int) -> dict[str, Any]:
         "name": op.node,
         "tensor_name": op.tensor,
         "is_counted": op.is_counted,
+        "is_eager": op.node is None,
         "process_set_id": set_id,
     }
 
@@ -211,7 +212,7 @@ def barrier(set_id: int = 0) -> Any:
     """Wait for all ranks of a set."""
     if LIBRARY is None:
         return python_ops.barrier(set_id)
-    return LIBRARY.horovod_barrier(is_counted=True, process_set_id=set_id)
+    return LIBRARY.horovod_barrier(**naming(name_op("HorovodBarrier", None, []), set_id))
 
 
 def fact(kind: str, name: str | None, set_id: int | None = None) -> tf.Tensor:

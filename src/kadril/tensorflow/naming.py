@@ -39,7 +39,8 @@ def name_op(
     if tf.executing_eagerly():
         return OpName(None, name or "", name is None)
     if name is None:
-        inputs = "_".join(dict.fromkeys(name_of(tensor) for tensor in (tensors[0], tensors[-1])))
+        ends = [*tensors[:1], *tensors[-1:]]
+        inputs = "_".join(dict.fromkeys(name_of(tensor) for tensor in ends))
         return OpName(normalize(f"{kind}_{inputs}" if inputs else kind), "", False)
     node = normalize(name)
     if ignore_name_scope:

@@ -258,6 +258,7 @@ class Collective : public AsyncOpKernel {
     read(construction, "tensor_name", &tensor_name_);
     read(construction, "ignore_name_scope", &ignores_scope_);
     read(construction, "is_counted", &is_counted_);
+    read(construction, "is_eager", &is_eager_);
     read(construction, "process_set_id", &set_);
     read(construction, "reduce_op", &op_);
     read_double(construction, "prescale_bits", &prescale_);
@@ -279,7 +280,8 @@ class Collective : public AsyncOpKernel {
     request.postscale = postscale_;
     request.root_rank = root_rank_;
     request.set = set_;
-    request.is_of_step = !is_counted_;  // in eager mode every op is a step by itself
+    // An eager op is a step by itself, in which nothing else can fail.
+    request.step = is_eager_ || is_counted_ ? 0 : static_cast<uint64_t>(ctx->step_id());
     operation->num_members = functions->process_set_size(set_);
     OP_REQUIRES_ASYNC(ctx, operation->num_members >= 0, last_failure(type_string()), done);
     const bool has_output = verb_ == KADRIL_ALLREDUCE || verb_ == KADRIL_BROADCAST;
@@ -340,6 +342,7 @@ class Collective : public AsyncOpKernel {
   std::string tensor_name_;
   bool ignores_scope_ = false;
   bool is_counted_ = false;
+  bool is_eager_ = false;
   int set_ = 0;
   int op_ = KADRIL_SUM;
   double prescale_ = 1, postscale_ = 1;
@@ -450,6 +453,7 @@ extern "C" __attribute__((visibility("default"))) int kadril_tensorflow_connect(
 #define NAMED                                  \
   Attr("tensor_name: string = ''")             \
       .Attr("is_counted: bool = false")        \
+      .Attr("is_eager: bool = false")          \
       .Attr("ignore_name_scope: bool = false") \
       .Attr("process_set_id: int = 0")
 #define ONE "4607182418800017408"  // its bits as a double
