@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import random
+import resource
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +29,9 @@ from kadril.world.wire import Connection, Kind, PeerClosedError, encode
 
 SECRET, OTHER = bytes(range(32)), bytes(32)
 GROUP = digest("world")
+
+JOIN_SECONDS = 1.0
+MEMORY_SLACK = 8 << 20  # bytes; a thousand connections with 64 KiB each would be eight times that
 
 Meet = Callable[..., "Future[TcpBootstrap]"]
 
@@ -134,6 +143,111 @@ def test_a_connection_that_only_one_end_knows_of_is_made_anew() -> None:
         connection.close()
         silent.close()
         second.close()
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "tls": bytes.fromhex("16030100f8010000f40303") + bytes(240),
+    "huge length": struct.pack("!I", 2**32 - 1) + b"x",
+    "length zero": struct.pack("!I", 0),
+    "unknown kind": struct.pack("!IB", 10, 200),
+    "a frame that is not due": encode(Kind.BLOB, b"hello"),
+    "a claim of zeros": encode(Kind.CLAIM, bytes(156)),
+    "half a claim": encode(Kind.CLAIM, bytes(156))[:20],
+    "a megabyte": random.Random(1).randbytes(1 << 20),
+}
+
+
+@contextlib.contextmanager
+def strangers(port: int, num_idle: int = 1000) -> Iterator[None]:
+    """Have idle connections at a port, and send it garbage of every kind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
+    idle = [connect(port) for _ in range(num_idle)]
+    for data in GARBAGE.values():
+        with connect(port) as stranger, contextlib.suppress(OSError):  # dropped before all was sent
+            stranger.sendall(data)
+    try:
+        yield
+    finally:
+        for each in idle:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_thousand_idle_strangers_and_garbage_at_the_rendezvous(meet: Meet, port: int) -> None:
+    """F35: torch's store takes more than 20 s to let a rank in here."""
+    first = meet(0)
+    with strangers(port, 100):  # what is allocated once is there now
+        before = resident_bytes()
+    with strangers(port):
+        began = time.monotonic()
+        ranks = [each.result(20.0) for each in (meet(1), first)]
+        assert time.monotonic() - began < JOIN_SECONDS
+        exchange(ranks)
+        assert resident_bytes() - before < MEMORY_SLACK
+    close(ranks)
+
+
+def test_a_thousand_idle_strangers_and_garbage_at_the_port_of_a_host(
+    host: tuple[TcpPlace, Connection],
+) -> None:
+    """F35: the port by which ranks of other hosts reach those of this one."""
+    place, mailbox = host
+    with strangers(place.port, 100):
+        before = resident_bytes()
+    with strangers(place.port):
+        began = time.monotonic()
+        connection, verdict = call(place, LinkClaim(7, 2, "j", 5, GROUP))
+        assert verdict == (Kind.WELCOME, "")
+        frame = mailbox.receive(Deadline(20.0))
+        assert time.monotonic() - began < JOIN_SECONDS
+        assert resident_bytes() - before < MEMORY_SLACK
+        assert frame.descriptor is not None
+        socket.socket(fileno=frame.descriptor).close()
+        connection.close()
+
+
+def take_all_descriptors(stack: contextlib.ExitStack) -> list[int]:
+    """Take what descriptors there are, but for one; return them. A low limit makes it quick."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 20, limits[1]))
+    taken = [lowest]
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.dup(0))
+    os.close(lowest)
+    return taken
+
+
+def test_an_honest_visitor_is_kept_when_descriptors_run_out(
+    host: tuple[TcpPlace, Connection],
+) -> None:
+    """Seen: one that was about to prove itself was dropped to make room for nobody."""
+    place, mailbox = host
+    visitor = socket.socket()
+    with contextlib.ExitStack() as stack:
+        # The acceptor, a thread of this process, can accept one connection, and no other.
+        for descriptor in take_all_descriptors(stack)[1:]:
+            stack.callback(os.close, descriptor)
+        visitor.settimeout(20.0)
+        visitor.connect((place.host, place.port))
+        connection = Connection(visitor)
+        challenge = connection.receive(Deadline(20.0)).payload
+        claim = LinkClaim(7, 2, "j", 5, GROUP)
+        verdict = introduce(connection, SECRET, claim, challenge, Deadline(20.0))
+        assert verdict is not None
+        assert verdict.kind is Kind.WELCOME
+    connection.close()
+    frame = mailbox.receive(Deadline(20.0))
+    assert frame.descriptor is not None
+    os.close(frame.descriptor)
 
 
 @pytest.fixture
