@@ -32,6 +32,37 @@ ROOT = Path(__file__).parent.parent.parent
         ("!!python/object/apply:os.system [ls]", ke.ExperimentFileError, 1, "this is no YAML"),
         ("!obj:layer.ConvLayer 3", ke.BadValueError, 1, "is followed by keys"),
         ("!obj:kadril.experiment.MLP {layers: [1]}", ke.BadValueError, 1, "Expected `BaseLayer`"),
+        # A step would have been divided by zero, or an epoch would have had no batches.
+        (
+            f"!obj:kadril.experiment.MLP {{layers: [{LAYER}}}], batch_size: 0}}",
+            ke.BadValueError,
+            1,
+            "batch_size is at least 1",
+        ),
+        (
+            f"!obj:kadril.experiment.MLP {{layers: [{LAYER}}}], num_epochs: -1}}",
+            ke.BadValueError,
+            1,
+            "num_epochs at least 0",
+        ),
+        (
+            f"!obj:kadril.experiment.GB {{layers: [{LAYER}}}], num_pretrain_epochs: -1}}",
+            ke.BadValueError,
+            1,
+            "num_pretrain_epochs and num_initial_epochs are at least 0",
+        ),
+        (
+            f"!obj:kadril.experiment.ConvnetDist {{layers: [{LAYER}}}], groups: 0}}",
+            ke.BadValueError,
+            1,
+            "at least one group of towers, not 0",
+        ),
+        (
+            LAYER + ",\n learning_rate: {type: step, every: 0}}",
+            ke.BadValueError,
+            2,
+            "Expected `int` >= 1",
+        ),
         (
             "!obj:kadril.experiment.MLP {layers: [],\n momentum: {kind: constant}}",
             ke.UnknownKeyError,

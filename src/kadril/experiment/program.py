@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from kadril.experiment.drawing.canvas import check_picture
 from kadril.experiment.errors import ExperimentError
 from kadril.experiment.experiments import FitExperiment, Result
 from kadril.experiment.files.yaml_file import load_file
@@ -97,7 +98,7 @@ def load_module(path: str) -> None:
     """Run a Python file that registers classes.
 
     Raises:
-        ExperimentError: there is no such file.
+        ExperimentError: there is no such file, or it is no Python.
     """
     file = Path(path)
     if not file.is_file():
@@ -107,7 +108,10 @@ def load_module(path: str) -> None:
         raise ExperimentError(f"--with {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ExperimentError(f"--with {path}: line {error.lineno}: {error.msg}") from error
 
 
 def run_experiment(words: argparse.Namespace) -> Result:
@@ -158,11 +162,20 @@ def output_problem(words: argparse.Namespace, model: Model) -> ExperimentError |
         return None
     for option in ("checkpoint", "plot", "visualize", "results"):
         target = getattr(words, option)
-        if target is not None and not Path(target).absolute().parent.is_dir():
+        if target is None:
+            continue
+        if not Path(target).absolute().parent.is_dir():
             folder = Path(target).parent
             return ExperimentError(
                 f"--{option} {target}: there is no folder {folder}; make it first"
             )
+        if Path(target).is_dir():
+            return ExperimentError(f"--{option} {target} is a folder: give it the name of a file")
+        try:
+            if option in ("plot", "visualize"):
+                check_picture(target)
+        except ExperimentError as error:
+            return error
     return None
 
 
@@ -210,7 +223,10 @@ def report(words: argparse.Namespace, model: Model, result: Result) -> None:
             "history": [vars(record) for record in result.history],
             "misclassified": result.misclassified,
         }
-        Path(words.results).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        try:
+            Path(words.results).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ExperimentError(f"--results {words.results}: {error}") from error
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

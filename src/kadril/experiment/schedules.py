@@ -11,7 +11,7 @@ v <- m(epoch) v - rate(epoch) update            w <- w + v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -68,9 +68,9 @@ class LearningRate(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["constant", "step", "exponential", "linear"] = "constant"
     initial: float = 0.0
     factor: float = 1.0
-    every: int = 1
+    every: Annotated[int, msgspec.Meta(ge=1)] = 1
     final: float = 0.0
-    epochs: int = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     def at(self, epoch: int) -> float:
         """Return the rate of an epoch."""

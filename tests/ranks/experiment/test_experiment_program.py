@@ -174,11 +174,47 @@ def test_what_is_refused(world: World, tmp_path: Path, folder: Path) -> None:
     for option in ("--checkpoint", "--plot", "--results"):
         with pytest.raises(ke.ExperimentError, match=f"{option} .*there is no folder .*gone"):
             run_experiment(parse([file, option, str(tmp_path / "gone" / "file")]))
+        with pytest.raises(ke.ExperimentError, match=f"{option} .* is a folder"):
+            run_experiment(parse([file, option, str(tmp_path)]))
+    with pytest.raises(ke.ExperimentError, match=r"its suffix is none of .*png"):
+        run_experiment(parse([file, "--plot", str(tmp_path / "curves.yaml")]))
+    (tmp_path / f"s{world.rank}.py").write_text("\ndef (")
+    with pytest.raises(ke.ExperimentError, match=r"--with .*\.py: line 2: invalid syntax"):
+        run_experiment(parse([file, "--with", str(tmp_path / f"s{world.rank}.py")]))
     with pytest.raises(ke.GridError, match=r"a grid of 1 x 5 for 2 ranks.*that do: 2 x 1, 1 x 2"):
         run_experiment(parse([file, "--grid", "1x5"]))
     hot = ke.load_text(DIGITS_CNN.replace("learning_rate: 0.05", "learning_rate: 1.0e+30"))
     with pytest.raises(ke.ExperimentError, match=r"the cost is (nan|inf)"):
         hot.run()
+
+
+@ranks(1, 2)
+def test_data_and_layers_that_do_not_match(world: World) -> None:
+    """These were errors of torch, from the middle of the first step."""
+    for old, new, words in (
+        ("nofm: 6,", "nofm: 5,", "a makes 5 maps of .6, 6., and b takes 6"),
+        ("nin: 96", "nin: 95", "c takes 95 inputs, and gets 96"),
+        ("nin: 20", "nin: 21", "d takes 21 inputs, and gets 20"),
+        ("nout: 10", "nout: 9", "Digits has 10 classes, and d makes 9 outputs"),
+        ("Digits {", "MNIST {", "the dataset makes 1 maps of .28, 28., and a takes 1 of .8, 8."),
+        ("level: 40", "level: LOUD", "logging: .*LOUD"),
+        ("level: 40", "format: '%(nothing)s'", "logging: .*nothing"),
+        ("level: 40", "filename: /dev/null/no", "logging: .*/dev/null/no|rank 0 .*logging"),
+        ("sample_pct", "serialized_path: 'a{rank}{b}', sample_pct", "only .rank. and .size. stand"),
+    ):
+        assert old in DIGITS_CNN
+        experiment = ke.load_text(DIGITS_CNN.replace(old, new), plain=world.size == 1)
+        with pytest.raises(ke.ExperimentError, match=words):
+            experiment.run()
+
+
+@ranks(2)
+def test_a_state_that_cannot_be_kept(world: World, tmp_path: Path) -> None:
+    """The rank that writes raised, and the other went on to the next epoch and waited for it."""
+    experiment = ke.load_text(DIGITS_CNN)
+    experiment.checkpoint = str(tmp_path)  # a folder
+    with pytest.raises(ke.ExperimentError, match="cannot be written"):
+        experiment.run()
 
 
 def test_the_bar(tmp_path: Path) -> None:

@@ -210,7 +210,13 @@ class Dataset:
             if self.fraction >= 1.0
             else hashlib.sha256(state.encode()).hexdigest()[:16],
         }
-        return DatasetFile(path.format(rank=rank, size=size), about)
+        try:
+            named = path.format(rank=rank, size=size)
+        except (KeyError, IndexError, ValueError) as error:
+            raise DataFileError(
+                f"serialized_path {path!r}: only {{rank}} and {{size}} stand in braces"
+            ) from error
+        return DatasetFile(named, about)
 
     # ---- what is in it --------------------------------------------------------------------------
 

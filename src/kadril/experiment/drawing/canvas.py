@@ -9,7 +9,7 @@ from typing import Any
 
 from kadril.experiment.errors import ExperimentError
 
-__all__ = ["canvas"]
+__all__ = ["canvas", "check_picture"]
 
 
 @contextlib.contextmanager
@@ -25,13 +25,30 @@ def canvas(path: str | Path, width: float, height: float, **grid: Any) -> Iterat
     Raises:
         ExperimentError: matplotlib is not there, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ExperimentError("pictures need matplotlib: pip install 'kadril[plot]'") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = make_figure(width, height)
     yield figure.subplots(**grid)
     try:
         figure.savefig(path, dpi=110)
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{path} cannot be drawn: {error}") from error
+
+
+def check_picture(path: str | Path) -> None:
+    """Refuse what could not be drawn later.
+
+    Raises:
+        ExperimentError: matplotlib is not there, or does not know the suffix.
+    """
+    suffix = Path(path).suffix[1:].lower()
+    known = make_figure(1, 1).canvas.get_supported_filetypes()
+    if suffix and suffix not in known:
+        raise ExperimentError(f"{path} cannot be drawn: its suffix is none of {', '.join(known)}")
+
+
+def make_figure(width: float, height: float) -> Any:
+    """Return a figure of matplotlib that needs no screen; sizes in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ExperimentError("pictures need matplotlib: pip install 'kadril[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")

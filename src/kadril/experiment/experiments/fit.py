@@ -122,7 +122,7 @@ class FitExperiment:
         if isinstance(model, DistModel) and model.towers is None:
             model.adjust_for_dist(shape, model.make_towers(shape))
         self.on_all("loading the data", lambda: model.load_data(self.datasets), DataFileError)
-        self.configure_logging()
+        self.on_all("opening the log", self.configure_logging)
 
     def on_all(
         self, what: str, call: Callable[[], object], kind: type[ExperimentError] = ExperimentError
@@ -147,16 +147,25 @@ class FitExperiment:
         self.on_all("reading the checkpoint", lambda: self.model.load_state(read_checkpoint(path)))
 
     def configure_logging(self) -> None:
-        """Log as the file says; on the rank that reports."""
+        """Log as the file says; on the rank that reports.
+
+        Raises:
+            ExperimentError: there is no such level or format, or the file cannot be written.
+        """
         logger.handlers.clear()
         logger.propagate = False
         filename = self.logging.filename
         handler: log.Handler = log.NullHandler()
-        if self.model.is_reporting:
-            handler = log.StreamHandler() if filename is None else log.FileHandler(filename)
-        handler.setFormatter(log.Formatter(self.logging.format))
+        try:
+            if self.model.is_reporting:
+                handler = log.StreamHandler() if filename is None else log.FileHandler(filename)
+            formatter = log.Formatter(self.logging.format)
+            formatter.format(log.makeLogRecord({"msg": "a line"}))
+            logger.setLevel(self.logging.level)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ExperimentError(f"logging: {type(error).__name__}: {error}") from error
+        handler.setFormatter(formatter)
         logger.addHandler(handler)
-        logger.setLevel(self.logging.level)
 
     def run(self) -> Result:
         """Run the experiment; collective over the world.
@@ -193,8 +202,9 @@ class FitExperiment:
         if path is None:
             return
         state = self.model.state()
-        if self.model.is_reporting:
-            write_checkpoint(path, state)
+        is_writer = self.model.is_reporting
+        # Where the writer alone raised, the others would go on to the next epoch, and wait for it.
+        self.on_all("keeping the state", lambda: is_writer and write_checkpoint(path, state))
 
 
 register(FitExperiment, "neon.experiments.fit.FitExperiment")

@@ -16,6 +16,7 @@ from kadril.experiment.global_array import GlobalArray
 from kadril.experiment.layers.fully_connected import LayerWithNoBiasDist
 from kadril.experiment.layers.layer import BaseLayer, Learned, WeightLayer, learn_together
 from kadril.experiment.layers.local_layer import LocalLayer
+from kadril.experiment.models.layer_sizes import check_layer_sizes
 from kadril.experiment.models.model import Model
 from kadril.experiment.towers import Towers, choose_grid
 from kadril.partition import balanced_intervals
@@ -37,6 +38,8 @@ class DistModel(Model):
         self, *, grid: Sequence[int] | None = None, groups: int = 1, **settings: Any
     ) -> None:
         super().__init__(**settings)
+        if groups < 1:
+            raise ValueError(f"there is at least one group of towers, not {groups}")
         self.grid = grid
         self.groups = groups
 
@@ -80,6 +83,7 @@ class DistModel(Model):
             GridError: see `make_towers`.
             ExperimentError: a layer is not distributed, or one does not match the one before.
         """
+        check_layer_sizes(self.name, self.sequence, image_shape)
         self.towers = towers or self.make_towers(image_shape)
         before: BaseLayer | None = None
         for layer in self.sequence:
@@ -125,18 +129,7 @@ class DistModel(Model):
     def _give_input(self, layer: LocalLayer, before: BaseLayer | None) -> None:
         h = w = -1
         if isinstance(before, LocalLayer):
-            if (before.nofm, before.global_ofmshape) != (layer.nifm, layer.global_ifmshape):
-                raise ExperimentError(
-                    f"{self.name}: {before.name} makes {before.nofm} maps of"
-                    f" {before.global_ofmshape}, and {layer.name} takes {layer.nifm} of"
-                    f" {layer.global_ifmshape}"
-                )
             h, w = before.ofmheight, before.ofmwidth
-        elif before is not None:
-            raise ExperimentError(
-                f"{self.name}: {layer.name} is a layer on images, and follows {before.name}, which"
-                " makes no images"
-            )
         layer.input = GlobalArray(layer, h, w, lcn_layer_flag=layer.keeps_size)
 
     def _give_columns(
@@ -144,13 +137,11 @@ class DistModel(Model):
     ) -> None:
         if self.towers is None:
             raise AssertionError("ranks are arranged before layers")
-        have = layer.nin
         if isinstance(before, LocalLayer):
             (rows, columns), (height, width) = before.global_ofmshape, before.ofmshape
             top, left = output_corner(before)
             maps = torch.arange(before.nofm * rows * columns).view(before.nofm, rows, columns)
             layer.in_indices = maps[:, top : top + height, left : left + width].flatten()
-            have = maps.numel()
         elif before is None:
             if image is None:
                 raise ExperimentError(
@@ -161,15 +152,10 @@ class DistModel(Model):
             maps = torch.arange(channels * rows * columns).view(channels, rows, columns)
             down, across = self.towers.part_of((rows, columns))
             layer.in_indices = maps[:, slice(*down), slice(*across)].flatten()
-            have = maps.numel()
         elif layer.worth_splitting:
             share = balanced_intervals(layer.nin, self.towers.size)[self.towers.rank]
             layer.in_indices = torch.arange(*share)
             layer.share = slice(*share)
-        if have != layer.nin:
-            raise ExperimentError(
-                f"{self.name}: {layer.name} takes {layer.nin} inputs, and gets {have}"
-            )
 
 
 def shapes_of(layer: BaseLayer) -> list[tuple[int, int]]:

@@ -62,6 +62,8 @@ class GB(MLP):
         **settings: Any,
     ) -> None:
         super().__init__(layers=layers, **settings)
+        if min(num_pretrain_epochs, num_initial_epochs) < 0:
+            raise ValueError("num_pretrain_epochs and num_initial_epochs are at least 0")
         self.pretrain_cost = pretrain_cost or SumSquaredDiffs()
         self.num_pretrain_epochs = num_pretrain_epochs
         self.num_initial_epochs = num_initial_epochs

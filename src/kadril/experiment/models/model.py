@@ -24,7 +24,9 @@ import torch
 from kadril.experiment.backend import Backend
 from kadril.experiment.datasets.dataset import Dataset
 from kadril.experiment.errors import ExperimentError
+from kadril.experiment.layers.fully_connected import LayerWithNoBias
 from kadril.experiment.layers.layer import BaseLayer, Rate, WeightLayer
+from kadril.experiment.models.layer_sizes import check_layer_sizes
 from kadril.experiment.schedules import Momentum
 from kadril.experiment.towers import Towers
 from kadril.experiment.transforms import Cost, CrossEntropy
@@ -115,6 +117,11 @@ class Model(torch.nn.Module):
         super().__init__()
         if not layers:
             raise ValueError("a model has at least one layer")
+        if batch_size < 1 or num_epochs < 0:
+            raise ValueError(
+                "batch_size is at least 1, and num_epochs at least 0; they are"
+                f" {batch_size} and {num_epochs}"
+            )
         self.name = name or type(self).__name__
         self.layers = torch.nn.ModuleList(layers)
         self.cost = cost or CrossEntropy()
@@ -247,14 +254,32 @@ class Model(torch.nn.Module):
             self.log_record(record)
             self.on_epoch(record)
 
+    def check_data(self, dataset: Dataset) -> None:
+        """Check that images and classes of a dataset are what layers take and make.
+
+        Raises:
+            ExperimentError: they are not; names both sides.
+        """
+        check_layer_sizes(self.name, self.sequence, dataset.image_shape)
+        last = self.sequence[-1]
+        if isinstance(last, LayerWithNoBias):
+            num_outputs = last.whole_shape[0]
+            if num_outputs != dataset.num_classes:
+                raise ExperimentError(
+                    f"{self.name}: {type(dataset).__name__} has {dataset.num_classes} classes, and"
+                    f" {last.name} makes {num_outputs} outputs"
+                )
+
     def load_data(self, datasets: Sequence[Dataset]) -> None:
         """Load what was not loaded yet: this rank's part of it.
 
         Raises:
             DataFileError: see `Dataset.load`.
-            ExperimentError: it was cut for other ranks than the model.
+            ExperimentError: it was cut for other ranks than the model, or it has images or classes
+                of other numbers than the model takes and makes.
         """
         for dataset in datasets:
+            self.check_data(dataset)
             dataset.load(self.towers)
             mine = None if self.towers is None else (self.towers.grid, self.towers.position)
             its = None if dataset.towers is None else (dataset.towers.grid, dataset.towers.position)
