@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from elastic_job import STEPS_BETWEEN_COMMITS, ends, with_script
-from launch_playground import Playground, Result
+from launch_playground import Playground, Result, eventually
 
 PROGRAM = Path(__file__).with_name("elastic_program.py")
 STEPS = 12
@@ -245,3 +249,34 @@ def test_a_script_for_horovod_runs_unmodified(playground: Playground) -> None:
     lines = sorted(quiet.out.splitlines())
     assert len(lines) == 2
     assert sorted(killed.out.splitlines()) == lines
+
+
+def kadril(*words: str) -> str:
+    """Return the output of a kadril command."""
+    command = [sys.executable, "-m", "kadril", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_running_job_tells_what_its_ranks_do(playground: Playground) -> None:
+    """`kadril ps` and `kadril dump` know the ranks of the present generation, new ones too."""
+    notes = playground.directory / "notes"
+    notes.mkdir()
+    faults = ["kill:4:0", "await:8:7"]  # they will never be seven
+    flags = ["-np", "2", "--min-np", "2", "--spares", "0"]
+    words = [*flags, str(PROGRAM), str(notes), "12", "3", *faults]
+    launched = playground.start(*words)
+    launched.await_output(rb"generation 1: 2 ranks, 1 of them new", timeout=60.0)
+    shown = rf"job (\w+): 2 of 2 ranks here: .*{re.escape(str(notes))}.*\n((  process .*\n)+)"
+
+    def has_both() -> bool:
+        found = re.search(shown, kadril("ps"))
+        return found is not None and found[2].count("broadcast") == 2
+
+    assert eventually(has_both, timeout=60.0)
+    found = re.search(shown, kadril("ps"))
+    assert found is not None
+    assert sorted(re.findall(r"rank (\d)", found[2])) == ["0", "1"]
+    dumped = kadril("dump", found[1])
+    assert "in await_change" in dumped
+    launched.send(signal.SIGTERM)
+    assert launched.finish(timeout=60.0).code == 143

@@ -73,7 +73,14 @@ def examine_ranks(
     records = {path: record for _, _, path, record in found if record is not None}
     stacks = ask_for_stacks(records) if with_stacks else {}
     return [
-        RankReport(rank, pid, state_of(pid, record), record, stacks.get(path, ""))
+        RankReport(
+            # In an elastic job a process may have another rank than it was started with.
+            rank if record is None else record.rank,
+            pid,
+            state_of(pid, record),
+            record,
+            stacks.get(path, ""),
+        )
         for rank, pid, path, record in found
     ]
 

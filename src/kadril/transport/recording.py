@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import os
 import signal
+import struct
 import threading
 from pathlib import Path
 
@@ -19,13 +20,19 @@ __all__ = ["start_recording"]
 
 RECORD_VARIABLE = "KADRIL_RECORD_FILE"
 
+# Of rank and size in a record; see native/recorder.cc.
+RANK_OFFSET = 20
+
 logger = logging.getLogger("kadril")
 
 _kept_open: list[object] = []  # faulthandler keeps the descriptor only
 
 
 def start_recording(rank: int, size: int) -> None:
-    """Begin to record the calls of this process, where the launcher wants it; once."""
+    """Begin to record the calls of this process, where the launcher wants it.
+
+    In later generations of an elastic job the record goes on, under the rank of this process there.
+    """
     path = os.environ.get(RECORD_VARIABLE)
     if not path:
         return
@@ -35,6 +42,10 @@ def start_recording(rank: int, size: int) -> None:
     problem = _native.open_recorder(path, rank, size, signum)
     if problem:
         logger.warning("no flight record, so `kadril dump` cannot show this rank: %s", problem)
+        return
+    with Path(path).open("r+b") as file:
+        file.seek(RANK_OFFSET)
+        file.write(struct.pack("<ii", rank, size))
 
 
 def prepare_stacks(path: Path) -> int:

@@ -186,6 +186,7 @@ def open_elastic(membership: Membership, told: Identity, config: Config) -> tupl
     while True:
         roster = membership.next_roster()
         identity = roster.identity(told)
+        start_recording(roster.rank, roster.size)
         try:
             world = open_world(identity, config, roster.generation, membership.is_cancelled)
         except (RendezvousError, PeerError) as error:

@@ -54,6 +54,7 @@ class StallWatch:
         """Watch a rank that was started with these variables."""
         if "KADRIL_RECORD_FILE" not in environment:
             return
+        self._ranks = [each for each in self._ranks if each.rank != rank]  # one that it replaces
         self._ranks.append(WatchedRank(rank, pid, Path(environment["KADRIL_RECORD_FILE"])))
         wanted = float(environment.get("KADRIL_STALL_WARNING", LONGEST_WAIT))
         self.after = min(wanted, LONGEST_WAIT)
