@@ -1,6 +1,6 @@
 """An elastic program whose rank 1 kills itself: when, and when the next step has ended.
 
-rank.py plain|torch NUM_KILLS DIRECTORY SECONDS
+rank.py plain|torch|sharded DIRECTORY SECONDS
 
 SECONDS is how long the first steps are spread over, so that a spare process can get ready.
 """
@@ -22,7 +22,7 @@ import kadril
 from kadril.shared_engine.basics import init, rank
 from kadril.shared_engine.elastic import ObjectState, State, run
 
-STEPS_BETWEEN = 20
+NUM_STEPS = 20
 
 
 def broadcast_object(value: Any) -> Any:
@@ -43,17 +43,29 @@ def plain() -> tuple[State, Callable[[], None]]:
     return state, step
 
 
-def with_torch() -> tuple[State, Callable[[], None]]:
+def model_and_data() -> tuple[Any, Any]:
+    """Return a small model of torch, and a batch."""
+    import torch
+
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)
+    return torch.nn.Sequential(*layers), torch.randn(32, 64)
+
+
+def with_torch(*, is_sharded: bool) -> tuple[State, Callable[[], None]]:
     """Return the state of a small model, and a step of its training."""
     import torch
 
     import kadril.torch as hvd
+    from kadril.sharded import POS_Trainer
 
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1))
-    plain_optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(plain_optimizer, model.named_parameters())
-    data = torch.randn(32, 64)
+    model, data = model_and_data()
+    optimizer: Any
+    if is_sharded:
+        optimizer = POS_Trainer(model, "adam", {"lr": 0.01})
+    else:
+        inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
 
     def step() -> None:
         optimizer.zero_grad()
@@ -64,35 +76,36 @@ def with_torch() -> tuple[State, Callable[[], None]]:
 
 
 def main() -> None:
-    """Train until rank 1 was killed so often."""
-    kind, num_kills, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    pause = float(sys.argv[4]) / STEPS_BETWEEN
-    if kind == "torch":
-        import kadril.torch  # noqa: F401 - before init(), as programs do: a spare one has it then
+    """Train until rank 1 was killed once and some steps have followed."""
+    kind, directory = sys.argv[1], Path(sys.argv[2])
+    pause = float(sys.argv[3]) / NUM_STEPS
+    if kind != "plain":
+        # Before init(), as programs do: a spare process has it then.
+        import kadril.sharded
+        import kadril.torch  # noqa: F401
     init()
-    state, step = plain() if kind == "plain" else with_torch()
+    state, step = plain() if kind == "plain" else with_torch(is_sharded=kind == "sharded")
     values: Any = state
-    reset = [False]
+    reset: list[bool] = []
     state.register_reset_callbacks([lambda: reset.append(True)])
 
     @run
     def train(state: State) -> None:
         del state
-        while values.step < STEPS_BETWEEN * (num_kills + 1):
+        while values.step < 2 * NUM_STEPS:
             step()
             values.step += 1
-            if values.step < STEPS_BETWEEN:
+            if values.step < NUM_STEPS:
                 time.sleep(pause)
-            if rank() == 0 and len(reset) > 1:
+            if rank() == 0 and reset:
                 reset.pop()
                 print(f"stepped {time.monotonic()}", flush=True)
             values.commit()
-            mark = directory / f"{values.step}"
-            if rank() == 1 and values.step % STEPS_BETWEEN == 0 and not mark.exists():
+            mark = directory / "killed"
+            if rank() == 1 and values.step == NUM_STEPS and not mark.exists():
                 mark.touch()
-                if values.step // STEPS_BETWEEN <= num_kills:
-                    print(f"killed {time.monotonic()}", flush=True)
-                    os.kill(os.getpid(), signal.SIGKILL)
+                print(f"killed {time.monotonic()}", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
 
     train(state)
 

@@ -114,13 +114,16 @@ def run_script(playground: Playground, script: Script, kind: str) -> tuple[str, 
     """Run a job to its end; return what it said, and the weights that all its ranks have."""
     notes = playground.directory / "notes"
     notes.mkdir(exist_ok=True)
-    flags = script.flags.split()
+    # A spare process of a sharded one would load torch, and be of no use for most of the job.
+    flags = [*script.flags.split(), *([] if kind == "plain" else ["--spares", "0"])]
     if script.first_slots:
         flags += with_script(playground, script.first_slots).split()
     program = HERE / ("elastic_program.py" if kind == "plain" else "elastic_sharded_program.py")
     words = [str(notes), str(NUM_STEPS), str(STEPS_BETWEEN_COMMITS)]
     words.append("even" if kind == "plain" else kind)
-    result = playground.start(*flags, str(program), *words, *script.faults).finish(timeout=280.0)
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(playground.directory)}  # torch leaves it behind
+    job = playground.start(*flags, str(program), *words, *script.faults, env=env)
+    result = job.finish(timeout=280.0)
     said = result.err.decode()
     assert result.code == 0, said
     assert {size for _, size, *_ in ends(result)} == {script.last_size}, said

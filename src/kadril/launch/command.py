@@ -186,7 +186,8 @@ def add_horovod_options(parser: argparse.ArgumentParser) -> None:
         "--spares",
         type=int,
         metavar="N",
-        help="with --min-np: start N more processes, which wait to take the place of failed ranks",
+        help="with --min-np: keep N more processes, which wait to take the place of failed ranks"
+        " (1, or 0 with --no-replace)",
     )
 
 

@@ -65,8 +65,8 @@ class ElasticOptions:
             most.
         replaces: whether a rank that failed is replaced; otherwise the job shrinks.
         slots_per_host: slots of a host that the script lists without a number.
-        num_spares: processes beyond the ranks that are started in advance, and wait in `init()` to
-            take the place of one that fails.
+        num_spares: processes beyond the ranks that are started when the job has begun to train, and
+            wait in `init()` to take the place of one that fails.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -80,7 +80,7 @@ class ElasticOptions:
     cooldown: tuple[float, float] = (10.0, 300.0)
     replaces: bool = True
     slots_per_host: int = 1
-    num_spares: int = 0
+    num_spares: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_ranks <= self.max_ranks:

@@ -31,7 +31,7 @@ def run_elastic(options: RunOptions, elastic: ElasticOptions, files: JobFiles | 
     command = with_python(options.command)
     environment = rank_environment(options, os.environ)
     topology = this_topology()
-    places = [PlacedRank(place, "localhost", ()) for place in range(options.num_places)]
+    places = [PlacedRank(place, "localhost", ()) for place in range(elastic.max_ranks)]
     bound = bind_ranks(places, topology, bind=options.bind, source="")
     threads, note = thread_variables(environment.variables, bound, topology)
     job = Job(options.num_ranks, meets_here=False)
@@ -47,17 +47,18 @@ def run_elastic(options: RunOptions, elastic: ElasticOptions, files: JobFiles | 
         host = LocalHost(job.id, guardian, supervisor.selector, output, output.notice)
 
         def start_process(worker: Worker) -> int:
-            place = worker.place
-            variables = environment.variables | threads[place]
+            # A spare process does nothing until somebody else's core is free.
+            seat = worker.place % elastic.max_ranks
+            variables = environment.variables | threads[seat]
             variables |= provisional_variables(options, job, worker)
             return host.start(
                 RankStart(
-                    place,
+                    worker.place,
                     command,
                     variables,
                     stdin=subprocess.DEVNULL,
                     inherit=[worker.theirs.fileno()],
-                    processors=bound[place],
+                    processors=bound[seat],
                 )
             )
 

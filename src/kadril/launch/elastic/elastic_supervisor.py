@@ -39,6 +39,9 @@ __all__ = ["ElasticSupervisor"]
 # As `HostUpdateResult` has them.
 REMOVED, ADDED = 1, 2
 
+# How long a spare process is not started after a failure: those that recover need the cores.
+REFILL_SECONDS = 1.0
+
 
 class ElasticSupervisor(Supervisor):
     """Watches the workers of an elastic job to their end, and reports.
@@ -72,6 +75,7 @@ class ElasticSupervisor(Supervisor):
         self._late: dict[int, float] = {}  # when workers that do not answer are ended, by place
         self._short_since = math.inf  # since when there are too few
         self._ready_since = math.inf  # since when a worker waits for the others
+        self._refill_at = -math.inf  # when a spare process may be started
 
     def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
         if self._discovery is not None:
@@ -111,6 +115,11 @@ class ElasticSupervisor(Supervisor):
         if self._discovery is not None:
             self._num_slots = self._discovery.num_slots or 0
         return min(self._num_slots, self._elastic.max_ranks)
+
+    def _num_wanted(self, now: float) -> int:
+        """Number of processes that there should be: ranks, and spare ones while the job trains."""
+        has_spares = self.workers.has_state and now >= self._refill_at
+        return self._target + self._elastic.num_spares * has_spares
 
     @property
     def _is_ending(self) -> bool:
@@ -198,6 +207,9 @@ class ElasticSupervisor(Supervisor):
     def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
         if worker.is_leaving:
             return
+        if ended.status == 0 and worker.rank < 0 and self.workers.generation >= 0:
+            self._cooldown.note_failure(now)  # its program does without kadril, or without a rank
+            return
         if ended.status == 0:
             self._exits.append(ended)
             self.workers.is_finishing = True
@@ -215,6 +227,7 @@ class ElasticSupervisor(Supervisor):
 
     def _recover(self, worker: Worker, ended: RankExit, now: float) -> None:
         self._last_failure = ended
+        self._refill_at = now + REFILL_SECONDS
         what = f"rank {worker.rank}" if worker.rank >= 0 else f"new worker {worker.place}"
         if worker.rank >= 0:
             for other in self.workers.by_place.values():
@@ -245,10 +258,10 @@ class ElasticSupervisor(Supervisor):
         times = [*self._late.values()]
         if self._discovery is not None:
             times.append(self._discovery.wake_at)
-        wanted = self._target + self._elastic.num_spares
-        is_short = len(self.workers.by_place) < wanted and self.workers.generation >= 0
+        num_wanted = self._num_wanted(math.inf)
+        is_short = len(self.workers.by_place) < num_wanted and self.workers.generation >= 0
         if is_short and not self.workers.is_finishing:
-            times.append(self._cooldown.until)
+            times.append(max(self._cooldown.until, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
         times += [self._ready_since + self._elastic.timeout]
         return min(times, default=math.inf)
@@ -291,8 +304,7 @@ class ElasticSupervisor(Supervisor):
 
     def _fill(self, now: float) -> None:
         """Start workers where some are missing."""
-        wanted = self._target + self._elastic.num_spares
-        while len(self.workers.by_place) < wanted and now >= self._cooldown.until:
+        while len(self.workers.by_place) < self._num_wanted(now) and now >= self._cooldown.until:
             try:
                 self._start_worker()
             except LaunchError as error:

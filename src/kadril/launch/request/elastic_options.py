@@ -67,6 +67,7 @@ def to_elastic_options(words: argparse.Namespace, num_ranks: int) -> ElasticOpti
         "timeout": words.elastic_timeout,
         "cooldown": words.blacklist_cooldown_range and tuple(words.blacklist_cooldown_range),
         "slots_per_host": words.slots_per_host,
+        "num_spares": 0 if words.spares is None and words.no_replace else words.spares,
     }
     return ElasticOptions(
         min_ranks=num_ranks if words.min_np is None else words.min_np,
@@ -74,6 +75,5 @@ def to_elastic_options(words: argparse.Namespace, num_ranks: int) -> ElasticOpti
         reset_limit=words.reset_limit,
         discovery_script=script,
         replaces=not words.no_replace,
-        num_spares=words.spares or 0,
         **{name: value for name, value in given.items() if value is not None},
     )
