@@ -66,7 +66,7 @@ class ElasticOptions:
         replaces: whether a rank that failed is replaced; otherwise the job shrinks.
         slots_per_host: slots of a host that the script lists without a number.
         num_spares: processes beyond the ranks that are started when the job has begun to train, and
-            wait in `init()` to take the place of one that fails.
+            wait in `init()` to take the place of one that fails; none where `replaces` is False.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -83,6 +83,8 @@ class ElasticOptions:
     num_spares: int = 1
 
     def __post_init__(self) -> None:
+        if not self.replaces:
+            object.__setattr__(self, "num_spares", 0)
         if not 1 <= self.min_ranks <= self.max_ranks:
             raise ConfigError(
                 f"--min-np must be at least 1 and at most --max-np, got {self.min_ranks} and"

@@ -67,7 +67,7 @@ def to_elastic_options(words: argparse.Namespace, num_ranks: int) -> ElasticOpti
         "timeout": words.elastic_timeout,
         "cooldown": words.blacklist_cooldown_range and tuple(words.blacklist_cooldown_range),
         "slots_per_host": words.slots_per_host,
-        "num_spares": 0 if words.spares is None and words.no_replace else words.spares,
+        "num_spares": words.spares,
     }
     return ElasticOptions(
         min_ranks=num_ranks if words.min_np is None else words.min_np,
