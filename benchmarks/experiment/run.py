@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ RUNS = {
 def measure(num_rounds: int) -> Measured:
     """Measure steps, memory and whole runs."""
     steps = run_program(RANK, ["--rounds", str(num_rounds)], num_ranks=2, timeout=TIMEOUT)
-    facts: dict[str, Any] = {"memory": measure_memory()}
+    facts: dict[str, Any] = {"cpu": most_cpu_time(steps), "memory": measure_memory()}
     missing = {}
     folder = os.environ.get("MNIST_FOLDER")
     if folder is None:
@@ -45,6 +46,14 @@ def measure(num_rounds: int) -> Measured:
             for kind, (all_ranks, words) in RUNS.items()
         }
     return Measured(make_series(steps), facts, missing)
+
+
+def most_cpu_time(answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return, for each workload and setting, seconds of CPU per step of the rank that took most."""
+    return {
+        workload: {name: max(each["cpu"][workload][name] for each in answers) for name in settings}
+        for workload, settings in answers[0]["cpu"].items()
+    }
 
 
 def measure_memory() -> dict[str, dict[str, int]]:
@@ -68,8 +77,14 @@ def whole_run(kind: str, ranks: str, words: list[str], folder: str) -> Any:
 
 
 def describe(results: Results) -> list[str]:
-    """Return what the whole runs gave, beside neon's."""
+    """Return the CPU time of steps, and what the whole runs gave, beside neon's."""
     lines = []
+    for workload, seconds in results.facts.get("cpu", {}).items():
+        one, two = seconds["1 rank"], seconds["2 ranks"]
+        lines.append(
+            f"{workload}: CPU time {1e3 * one:.1f} ms on 1 rank, {1e3 * two:.1f} ms on each of 2"
+            f" ({one / two:.2f}x), waiting for the other included"
+        )
     for kind, runs in results.facts.get("runs", {}).items():
         neon = NEON[kind]
         rows = [("neon, 1 process", neon["costs"], neon["misclassified"], neon["seconds"])]

@@ -202,9 +202,13 @@ class FitExperiment:
         if path is None:
             return
         state = self.model.state()
-        is_writer = self.model.is_reporting
+
+        def write() -> None:
+            if self.model.is_reporting:
+                write_checkpoint(path, state)
+
         # Where the writer alone raised, the others would go on to the next epoch, and wait for it.
-        self.on_all("keeping the state", lambda: is_writer and write_checkpoint(path, state))
+        self.on_all("keeping the state", write)
 
 
 register(FitExperiment, "neon.experiments.fit.FitExperiment")

@@ -172,7 +172,7 @@ def learn_together(collected: Sequence[Learned]) -> None:
         flat = torch.cat([each.updates.flatten() for each in members])
         names = ", ".join(each.layer.name for each in members)
         members[0].sharers.transport.allreduce(flat, name=f"weights of {names}")
-        parts = flat.split([each.updates.numel() for each in members])
+        parts = torch.split(flat, [each.updates.numel() for each in members])
         for each, part in zip(members, parts, strict=True):
             each.layer.update(part.view(each.updates.shape), each.epoch, each.momentum)
 
