@@ -7,7 +7,7 @@ import torch
 from training_kit import assert_same, backward, make_parameters, momentum_sgd, pull_of
 
 import kadril.torch as hvd
-from kadril.errors import MismatchError, PeerLost, Stalled, UnsupportedError
+from kadril.errors import MismatchError, PeerLost, Stalled, StateError, UnsupportedError
 from kadril.sharded import POS_Trainer, ShardedOptimizer
 from kadril.testing import ranks
 from kadril.torch import elastic
@@ -318,6 +318,8 @@ def test_what_was_done_since_a_commit_is_kept_where_hosts_change(world: World) -
     state.sync()
     pull(model, 0)
     trainer.step()
+    with pytest.raises(StateError, match="call commit"):
+        state.save()  # without the others
     if world.rank == 0:
         state.on_hosts_updated(1.0)
     with pytest.raises(elastic.HostsUpdatedInterrupt):

@@ -46,6 +46,7 @@ class ShardedStateHandler(StateHandler):
 
     def __init__(self, value: Sharded) -> None:
         self._latest: CommittedState | None = None  # what `sync` would load
+        self._latest_step = 0  # of the trainer, when that was the present state
         self._room: CommitRoom | None = None
         self._world: World | None = None  # that the room is of
         super().__init__(value)
@@ -64,20 +65,29 @@ class ShardedStateHandler(StateHandler):
 
     def gather(self) -> None:
         """Put the state of all ranks together, in memory that outlives each; collective."""
-        self._latest = commit_state(self.value, self._open_room())
+        self._set_latest(commit_state(self.value, self._open_room()))
 
     def detach(self) -> None:
         """Give the parameters back: somebody may have been lost while writing to them."""
         trainer_behind(self.value).let_go()
 
     def save(self) -> None:
-        """Remember what was gathered, and the options."""
+        """Remember what was gathered, and the options.
+
+        Raises:
+            StateError: there was a step since then.
+        """
+        if self._latest is not None and self._latest_step != trainer_behind(self.value).num_steps:
+            raise StateError(
+                "save() does not ask the other ranks for their parts of a sharded optimizer; call"
+                " commit(), on every rank"
+            )
         self._saved = self._latest
         self._saved_options = copy.deepcopy(group_options(self.value))
 
     def restore(self) -> None:
         """Go back to what was saved; its state is loaded when the ranks have met again."""
-        self._latest = self._saved
+        self._set_latest(self._saved)
         set_options(self.value, copy.deepcopy(self._saved_options))
         if self._latest is not None and not trainer_behind(self.value).is_closed:
             load_commit(self.value, self._latest, self._saved_options)
@@ -95,7 +105,7 @@ class ShardedStateHandler(StateHandler):
         options = broadcast_object(group_options(self.value), name="elastic.sharded")
         if taken is not None:
             load_commit(self.value, taken, options)
-            self._latest = taken
+            self._set_latest(taken)
         elif had_state and not trainer.state:
             raise StateError(
                 "a rank was lost before the first commit, and with it a part of the state that the"
@@ -105,6 +115,10 @@ class ShardedStateHandler(StateHandler):
             set_options(self.value, options)
             self.gather()
         self.save()
+
+    def _set_latest(self, committed: CommittedState | None) -> None:
+        self._latest = committed
+        self._latest_step = trainer_behind(self.value).num_steps
 
     def _open_room(self) -> CommitRoom:
         """Return where the present world commits; collective when it is the first time."""
