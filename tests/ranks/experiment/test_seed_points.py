@@ -278,7 +278,7 @@ def test_D5_same_sizes_begin_and_go_on_alike(world: World) -> None:
 
 
 @pytest.mark.long
-@ranks(6, 9, 16)
+@ranks(6, 9, 16, timeout=300.0)  # 16 ranks on two cores that others use took a minute
 def test_D5_same_answer_on_more_ranks(world: World) -> None:
     check_same_answer(world)
 

@@ -36,5 +36,6 @@ def draw_curves(history: Sequence[Record], path: str | Path) -> None:
             axis.set_xlabel("epoch")
             axis.set_ylabel("cost")
             axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.set_xlim(-0.5, max(each.epoch for each in records) + 0.5)
             if kind == "pretrain":
                 axis.legend()
