@@ -12,11 +12,9 @@ def train(state):
 
 from __future__ import annotations
 
-from typing import Any
-
 from kadril.keras.family import FAMILY
 from kadril.keras.framework import BACKEND
-from kadril.shared_keras import elastic as shared
+from kadril.shared_keras.derived import callback_class
 
 if BACKEND == "tensorflow":
     from kadril.tensorflow.elastic import run
@@ -33,22 +31,6 @@ __all__ = [
     "run",
 ]
 
-_Callback: Any = FAMILY.keras.callbacks.Callback
-
-
-class CommitStateCallback(shared.CommitState, _Callback):  # type: ignore[misc]
-    """Commits a state every so many batches, and at the end of an epoch."""
-
-    family = FAMILY
-
-
-class UpdateBatchStateCallback(shared.UpdateBatchState, _Callback):  # type: ignore[misc]
-    """Keeps `state.batch` at the last batch of this epoch."""
-
-    family = FAMILY
-
-
-class UpdateEpochStateCallback(shared.UpdateEpochState, _Callback):  # type: ignore[misc]
-    """Keeps `state.epoch` at the number of epochs done."""
-
-    family = FAMILY
+CommitStateCallback = callback_class(FAMILY, "CommitStateCallback", __name__)
+UpdateBatchStateCallback = callback_class(FAMILY, "UpdateBatchStateCallback", __name__)
+UpdateEpochStateCallback = callback_class(FAMILY, "UpdateEpochStateCallback", __name__)

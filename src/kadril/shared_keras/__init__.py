@@ -4,8 +4,9 @@
 |---|---|
 | family.py | `KerasFamily`: the functions that users call, over what differs between frameworks |
 | distributed_apply.py | optimizers that step with the gradients of all ranks |
-| callbacks.py | what the callbacks do; the packages derive them from their Keras' own classes |
+| callbacks.py | what the callbacks do |
 | learning_rate.py | the callbacks that change the learning rate |
 | elastic.py | callbacks that keep an elastic state up to date |
+| derived.py | all callbacks as classes of a package's Keras |
 | optimizer_access.py | learning rate, momentum and variables of optimizers of Keras 2 and 3 |
 """

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -150,7 +151,15 @@ def distribute(
     patch_keras(keras, cannot_jit)
     made = subclass(optimizer, DistributedApply, reducer, accumulator)
     if optimizer.built:
-        made.build(optimizer._trainable_variables)
+        if optimizer._trainable_variables:
+            made.build(optimizer._trainable_variables)
+        else:
+            warnings.warn(
+                f"{type(optimizer).__name__} has stepped, and has no state of any variable: so"
+                " Keras 3 loads the optimizer of an .h5 file. Its steps are counted on, and its"
+                " state begins anew; a .keras file keeps it",
+                stacklevel=2,
+            )
         for mine, theirs in zip(made.variables, optimizer.variables, strict=True):
             mine.assign(theirs)
     return made

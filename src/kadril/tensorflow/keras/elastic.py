@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kadril.shared_keras import elastic as shared
+from kadril.shared_keras.derived import callback_class
 from kadril.tensorflow.elastic import TensorFlowKerasState, run
 from kadril.tensorflow.keras.family import FAMILY
 
@@ -25,8 +25,6 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
-
-_Callback: Any = FAMILY.keras.callbacks.Callback
 
 
 class KerasState(TensorFlowKerasState):
@@ -42,19 +40,6 @@ class KerasState(TensorFlowKerasState):
         super().__init__(model, optimizer=optimizer, backend=FAMILY.keras.backend, **kwargs)
 
 
-class CommitStateCallback(shared.CommitState, _Callback):  # type: ignore[misc]
-    """Commits a state every so many batches, and at the end of an epoch."""
-
-    family = FAMILY
-
-
-class UpdateBatchStateCallback(shared.UpdateBatchState, _Callback):  # type: ignore[misc]
-    """Keeps `state.batch` at the last batch of this epoch."""
-
-    family = FAMILY
-
-
-class UpdateEpochStateCallback(shared.UpdateEpochState, _Callback):  # type: ignore[misc]
-    """Keeps `state.epoch` at the number of epochs done."""
-
-    family = FAMILY
+CommitStateCallback = callback_class(FAMILY, "CommitStateCallback", __name__)
+UpdateBatchStateCallback = callback_class(FAMILY, "UpdateBatchStateCallback", __name__)
+UpdateEpochStateCallback = callback_class(FAMILY, "UpdateEpochStateCallback", __name__)

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["forward"]
+__all__ = ["expose", "forward"]
 
 
 def forward(*homes: str) -> Callable[[str], Any]:
@@ -28,3 +28,17 @@ def forward(*homes: str) -> Callable[[str], Any]:
         raise AttributeError(f"no {name!r} here: it is not in {' or '.join(homes)}")
 
     return look_up
+
+
+def expose(namespace: dict[str, Any], home: str, *apart: str) -> None:
+    """Give a module every name of another one at once, but for those that are apart.
+
+    Args:
+        namespace: `globals()` of the module.
+        home: where the names are.
+        apart: names that the module has by itself, or that are looked up at their first use.
+    """
+    module = importlib.import_module(home)
+    names = list(module.__all__)
+    namespace.update({name: getattr(module, name) for name in names if name not in apart})
+    namespace["__all__"] = names

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Any
 
 from kadril.tensorflow import basics, collectives, ops
-from kadril.tensorflow.basics import ProcessSet, Sum, global_process_set
+from kadril.tensorflow.basics import Sum
+from kadril.tensorflow.naming import normalize as _normalize_name  # noqa: F401 - Horovod's name
 
 from .._forward import forward
 from ..common.basics import HorovodBasics
@@ -28,72 +29,14 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
-def _normalize_name(name: str) -> str:
-    """Return a name by TensorFlow's rules."""
-    return re.sub("[^a-zA-Z0-9_]", "_", name)
+def _summing(reduce: Callable[..., Any], *order: str) -> Callable[..., Any]:
+    """Return an operation with Horovod's order of arguments, which sums where it is not told."""
 
+    def run(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+        given = {"op": Sum, **dict(zip(order, arguments, strict=False)), **keywords}
+        return reduce(tensors, **given)
 
-def _allreduce(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Sum,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Reduce a tensor over all ranks; the sum by default."""
-    return ops.allreduce(
-        tensor,
-        name=name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        ignore_name_scope=ignore_name_scope,
-        process_set=process_set,
-    )
-
-
-def _grouped_allreduce(
-    tensors: Any,
-    name: str | None = None,
-    op: int = Sum,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Reduce several tensors as one request; the sum by default."""
-    return ops.grouped_allreduce(
-        tensors,
-        name=name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        ignore_name_scope=ignore_name_scope,
-        process_set=process_set,
-    )
-
-
-def _reducescatter(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Sum,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """Reduce over all ranks, each gets its rows; the sum by default."""
-    return ops.reducescatter(
-        tensor,
-        name=name,
-        op=op,
-        ignore_name_scope=ignore_name_scope,
-        process_set=process_set,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )
+    return run
 
 
 def _grouped_reducescatter(
@@ -101,16 +44,15 @@ def _grouped_reducescatter(
     name: str | None = None,
     op: int = Sum,
     ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    **options: Any,
 ) -> Any:
-    """Reduce and scatter several tensors as one request; the sum by default."""
+    """Reduce and scatter several tensors as one request, which has no name."""
     del name, ignore_name_scope
-    return ops.grouped_reducescatter(
-        tensors,
-        op=op,
-        process_set=process_set,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )
+    return ops.grouped_reducescatter(tensors, op=op, **options)
+
+
+_FACTORS = ("prescale_factor", "postscale_factor")
+_SCOPE = ("ignore_name_scope", "process_set")
+_allreduce = _summing(ops.allreduce, "name", "op", *_FACTORS, *_SCOPE)
+_grouped_allreduce = _summing(ops.grouped_allreduce, "name", "op", *_FACTORS, *_SCOPE)
+_reducescatter = _summing(ops.reducescatter, "name", "op", *_SCOPE, *_FACTORS)

@@ -1,16 +1,8 @@
 """kadril.tensorflow.keras under the name of Horovod's module: with all of its names."""
 
-import importlib
-from typing import Any
-
-from ..._forward import forward
+from ..._forward import expose, forward
 from . import callbacks, elastic  # noqa: F401 - scripts take them from here
 
-_home: Any = importlib.import_module("kadril.tensorflow.keras")
-
-__all__ = list(_home.__all__)
-
-_own = ("callbacks", "elastic")
-globals().update({name: getattr(_home, name) for name in _home.__all__ if name not in _own})
+expose(globals(), "kadril.tensorflow.keras", "callbacks", "elastic")
 
 __getattr__ = forward("kadril.tensorflow.keras")
