@@ -94,6 +94,19 @@ def test_damaged_metadata_is_not_unpickled(world: World, tmp_path: Path) -> None
     assert not mark.exists()
 
 
+@ranks(1)
+def test_metadata_of_strangers_runs_no_code(world: World, tmp_path: Path) -> None:
+    """Without checksums, as torch writes it, there is nothing that could be compared first."""
+    path, mark = tmp_path / "c", tmp_path / "ran"
+    trainer = make_trainer(world)
+    dcp.save(everything(trainer), path, world=world)
+    remove_the_sums(path)
+    (path / ".metadata").write_bytes(pickle.dumps(Touches(mark)))
+    with pytest.raises(CheckpointError, match=r"\.metadata was not read: it asks for pathlib"):
+        dcp.load(everything(trainer), path, world=world)
+    assert not mark.exists()
+
+
 class Touches:
     """Makes a file when it is unpickled."""
 

@@ -1,6 +1,7 @@
 """A reader for torch.distributed.checkpoint that refuses files that were damaged since the save.
 
-Metadata is a pickle; its checksum is compared before it is unpickled.
+Metadata is a pickle; its checksum is compared before it is read, by an unpickler that makes nothing
+else than metadata (`metadata_unpickler.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch.futures import Future
 
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.dcp.checksums import METADATA, Sums
+from kadril.sharded.checkpoint.dcp.metadata_unpickler import read_metadata
 from kadril.sharded.checkpoint.dcp.writer import is_own_name
 
 __all__ = ["CheckedReader"]
@@ -80,7 +81,7 @@ class CheckedReader(FileSystemReader):
             ) from None
         self.version = hashlib.sha256(data).hexdigest()
         self._sums = Sums(directory, self.version)
-        metadata: Metadata = pickle.loads(data)  # noqa: S301 - as torch does, once its checksum matches
+        metadata = read_metadata(data, directory / METADATA)
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
