@@ -1,8 +1,8 @@
 """An elastic program whose rank 1 kills itself: when, and when the next step has ended.
 
-rank.py plain|torch|sharded DIRECTORY SECONDS
+rank.py plain|torch|sharded DIRECTORY NUM_PROCESSES
 
-SECONDS is how long the first steps are spread over, so that a spare process can get ready.
+The rank is killed when so many processes have come to `init()`, a spare one perhaps among them.
 """
 
 from __future__ import annotations
@@ -75,14 +75,24 @@ def with_torch(*, is_sharded: bool) -> tuple[State, Callable[[], None]]:
     return hvd.elastic.TorchState(model, optimizer, step=0), step
 
 
+def await_processes(directory: Path, count: int) -> None:
+    """Wait until so many processes have come, and a moment more, in which the last one waits."""
+    while len(list(directory.glob("arrived.*"))) < count:
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
 def main() -> None:
     """Train until rank 1 was killed once and some steps have followed."""
     kind, directory = sys.argv[1], Path(sys.argv[2])
-    pause = float(sys.argv[3]) / NUM_STEPS
     if kind != "plain":
-        # Before init(), as programs do: a spare process has it then.
+        # Before init(), as programs do: a spare process has it then. Torch's compiler it would
+        # load by itself while it waits.
+        import torch._dynamo  # noqa: F401
+
         import kadril.sharded
         import kadril.torch  # noqa: F401
+    (directory / f"arrived.{os.getpid()}").touch()
     init()
     state, step = plain() if kind == "plain" else with_torch(is_sharded=kind == "sharded")
     values: Any = state
@@ -95,8 +105,8 @@ def main() -> None:
         while values.step < 2 * NUM_STEPS:
             step()
             values.step += 1
-            if values.step < NUM_STEPS:
-                time.sleep(pause)
+            if values.step == NUM_STEPS - 1:
+                await_processes(directory, int(sys.argv[3]))
             if rank() == 0 and reset:
                 reset.pop()
                 print(f"stepped {time.monotonic()}", flush=True)

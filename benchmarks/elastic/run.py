@@ -36,9 +36,6 @@ NOTES = {
 }
 WORKLOADS = ("plain", "torch", "sharded")
 
-# How long the first steps are spread over, so that the spare process is ready: it loads torch.
-SPARE_SECONDS = {"plain": "4", "torch": "30", "sharded": "30"}
-
 MISSING = {
     "Horovod": "documented: needs two hosts or more; a host on which a worker fails is set aside"
     " whole, no worker is started again in place, and survivors of torch programs crash (#2908)",
@@ -52,9 +49,9 @@ def recover(workload: str, setting: str) -> float:
             words = ["torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_RANKS}"]
             words += ["--max-restarts=3", str(HERE / "torchrun_rank.py"), directory]
         else:
-            seconds = SPARE_SECONDS[workload] if setting == "replaced" else "0"
+            num_processes = NUM_RANKS + (setting == "replaced")  # it waits for the spare one
             words = ["kadril", "run", "-np", str(NUM_RANKS), *SETTINGS[setting], "--no-prefix"]
-            words += [str(HERE / "rank.py"), workload, directory, seconds]
+            words += [str(HERE / "rank.py"), workload, directory, str(num_processes)]
         command = [sys.executable, "-m", *words]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         done = subprocess.run(
