@@ -1,4 +1,4 @@
-"""What the processes of the kit are started with, and how they fail to start."""
+"""Environment and limits of the processes that the kit starts, and the error of a failed start."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@
 | `mlp.py`, `mlp_dist.py` | `MLP`, `MLPDist` |
 | `convnet.py`, `convnet_dist.py` | `Convnet`, `ConvnetDist` |
 | `gb.py`, `gb_dist.py` | `GB`, `GBDist`: pretraining without targets, then fine-tuning |
+| `layer_sizes.py` | a check that layers and data go together, before the first step |
 """
 
 from __future__ import annotations

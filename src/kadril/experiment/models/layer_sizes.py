@@ -1,4 +1,4 @@
-"""Whether layers, and the data that they are given, go together."""
+"""Check that layers go together, with each other and with the data that they are given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_layer_sizes"]
 
 
 class Maps:
-    """What a layer is given: so many maps of some size, or so many numbers.
+    """Input of a layer: so many maps of some size, or so many numbers.
 
     Attributes:
         source: what makes them.
