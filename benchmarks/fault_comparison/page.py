@@ -62,8 +62,9 @@ def comparison() -> list[str]:
     results = Results.read(path)
     link = f"[{path.stem}](../benchmarks/results/{path.with_suffix('.md').name})"
     lines = [
-        f"Raw figures: {link}, {results.machine['cpu']}, {len(results.machine['cores'])} cores,"
-        f" load {results.load['begin'][0]:.1f} to {results.load['end'][0]:.1f}.",
+        f"Raw figures: {link}, {results.machine['cpu']}, {len(results.machine['cores'])} cores."
+        f" Measured in parts; the last one at a load of {results.load['begin'][0]:.1f} to"
+        f" {results.load['end'][0]:.1f}.",
         "",
         f"| | fault | bound | {' | '.join(SHARES)} |",
         f"|---|---|---|{'---|' * len(SHARES)}",
