@@ -107,16 +107,19 @@ def of_allgather(rows: Any, grads: Sequence[Any], set_id: int, is_group: bool) -
     for index, grad in enumerate(grads):
         mean = reduced(grad, Average, set_id)
         counts = rows[index] if is_group else rows
-        parts = tf.split(mean, tf.ensure_shape(counts, [process_set.size()]), axis=0)
-        results.append(parts[process_set.rank()])
+        mine = process_set.rank()
+        # Not by tf.split: a part's number is in its name, and so in those of ops that it is fed to.
+        start = tf.reduce_sum(counts[:mine])
+        results.append(mean[start : start + counts[mine]])
     return results
 
 
 def of_broadcast(grads: Sequence[Any], root_rank: int, set_id: int) -> list[Any]:
     """Gradients of the inputs of a broadcast."""
     means = [reduced(grad, Average, set_id) for grad in grads]
-    # Times zero, rather than zeros: the op must run here too, and not be pruned.
-    return means if rank() == root_rank else [mean * 0 for mean in means]
+    # Times zero, rather than zeros: the op must run here too, and not be pruned. And times one on the
+    # root: with a node less there, ranks would have other names for all ops that come after it.
+    return [mean * tf.cast(rank() == root_rank, mean.dtype) for mean in means]
 
 
 def of_alltoall(received_splits: Any, grad: Any, set_id: int) -> list[Any]:
