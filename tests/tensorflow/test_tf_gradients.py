@@ -1,4 +1,4 @@
-"""Gradients of the operations, first and second, in eager mode, functions and TF1 graphs."""
+"""Gradients of every operation of the table, first and second, in every mode; exactly."""
 
 from __future__ import annotations
 
@@ -6,100 +6,117 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_stage import MODES, every_mode, hvd, in_mode, on_ranks, tf
+from tf_cases import CASES, COMPLEX, FLOATS, Case, inputs, product_back
+from tf_stage import MODES, check_works, hvd, in_mode, on_ranks, tf
+
+DTYPES = [*FLOATS, *COMPLEX]
 
 
-def gradient(target: Any, source: Any, weights: Any) -> Any:
-    """The gradient of sum(weights * target(source)), in a graph as in eager mode."""
-    if tf.executing_eagerly():
+def gradients(case: Case, x: Any, name: str, weight: float) -> list[Any]:
+    """First and second gradients of the inputs.
+
+    The first ones are those of `weight` times the result, and of half the square of the result;
+    the second one is of `weight` times the latter. In eager mode and in graphs alike.
+    """
+    if case.again is None:
+        return [weighted(case, x, name, weight)]
+    with tf.GradientTape() as outer:
+        outer.watch(x)
         with tf.GradientTape() as tape:
-            tape.watch(source)
-            loss = tf.reduce_sum(weights * target(source))
-        return tape.gradient(loss, source)
-    return tf.gradients(tf.reduce_sum(weights * target(source)), source)[0]
+            tape.watch(x)
+            y = case.run(x, f"{name}.square")
+        first = tape.gradient(y, x, output_gradients=y)
+    second = outer.gradient(first, x, output_gradients=tf.ones_like(first) * weight)
+    return [weighted(case, x, name, weight), first, second]
+
+
+def weighted(case: Case, x: Any, name: str, weight: float) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = case.run(x, name)
+    return tape.gradient(y, x, output_gradients=tf.ones_like(y) * weight)
+
+
+def expected_gradients(case: Case, size: int) -> list[list[Any]]:
+    """The same by numpy, of all ranks."""
+    assert case.back
+    xs = [each.astype(float) for each in inputs(case, size)]
+    ys = case.forward(xs)
+    weights = [np.full_like(y, rank + 1) for rank, y in enumerate(ys)]
+    first = case.back(xs, weights)
+    if case.again is None:
+        return [first]
+    halves = [np.full_like(x, rank + 1) for rank, x in enumerate(xs)]
+    return [first, case.back(xs, ys), case.back(xs, case.again(xs, halves))]
 
 
 @on_ranks(1, 2, 4)
 @pytest.mark.parametrize("mode", MODES)
-def test_first_gradients(world: Any, mode: str) -> None:
+def test_every_gradient(world: Any, mode: str) -> None:
+    """One graph, or one function, with the gradients of every operation on every dtype."""
     rank, size = hvd.rank(), hvd.size()
-    row = size * (size + 1) // 2
+    found = in_mode(mode, lambda: [make(case, dtype) for case, dtype in differentiable()])
 
-    def make() -> list[Any]:
-        x = tf.reshape(tf.range(size * 2.0), [size, 2]) + float(rank + 1)
-        mine = float(rank + 1)
-        ragged = x[: rank + 1]
-        return [
-            gradient(lambda t: hvd.allreduce(t, op=hvd.Sum, name="sum"), x, mine),
-            gradient(lambda t: hvd.allreduce(t, name="mean"), x, mine),
-            gradient(lambda t: hvd.allreduce(t, op=hvd.Max, name="max"), x, mine),
-            gradient(lambda t: hvd.allreduce(t, op=hvd.Product, name="product"), x, mine),
-            gradient(lambda t: hvd.allgather(t, name="gather"), ragged, mine),
-            gradient(lambda t: hvd.broadcast(t, size - 1, name="broadcast"), x, mine),
-            gradient(lambda t: hvd.alltoall(t, [1] * size, name="alltoall")[0], x, mine),
-            gradient(lambda t: hvd.reducescatter(t, op=hvd.Sum, name="scatter"), x, mine),
-            gradient(lambda t: hvd.grouped_allreduce([t, t], op=hvd.Sum, name="group")[1], x, mine),
-        ]
-
-    sums, mean, most, product, gather, broadcast, alltoall, scatter, group = in_mode(mode, make)
-    values = np.arange(size * 2.0).reshape(size, 2)
-    others = np.prod([values + r + 1 for r in range(size) if r != rank], axis=0)
-    assert (sums == row).all()
-    assert (mean == row / size).all()
-    assert (most == (row if rank == size - 1 else 0)).all()
-    np.testing.assert_array_equal(product, row * others * np.ones_like(values))
-    assert gather.shape == (rank + 1, 2)
-    assert (gather == row / size).all()
-    assert (broadcast == (row / size if rank == size - 1 else 0)).all()
-    np.testing.assert_array_equal(alltoall, np.repeat(np.arange(size)[:, None] + 1.0, 2, axis=1))
-    np.testing.assert_array_equal(
-        scatter, np.repeat(np.arange(size)[:, None] + 1.0, 2, axis=1) * size
-    )
-    assert (group == row).all()
-
-
-@on_ranks(2)
-def test_second_gradients(world: Any) -> None:
-    """Gradient of |dJ/dx|^2: what a penalty on gradients needs."""
-    rank, size = hvd.rank(), hvd.size()
-
-    def make() -> list[Any]:
-        x = tf.fill([size, 2], float(rank + 1))
-        results = []
-        for name, op in (
-            ("sum", lambda t: hvd.allreduce(t, op=hvd.Sum, name="sum")),
-            ("gather", lambda t: hvd.allgather(t, name="gather")),
-            ("scatter", lambda t: hvd.reducescatter(t, name="scatter")),
+    for (case, dtype), results in zip(differentiable(), found, strict=True):
+        for order, (result, expected) in enumerate(
+            zip(results, expected_gradients(case, size), strict=True)
         ):
+            what = f"gradient {order} of {case.op} {case.label} {dtype}"
+            assert result.dtype == tf.as_dtype(dtype).as_numpy_dtype, what
+            values = np.asarray(result).astype(np.complex128)
+            np.testing.assert_array_equal(values, expected[rank], what)
+
+
+def differentiable() -> list[tuple[Case, str]]:
+    cases = [case for case in CASES if case.back]
+    return [(case, dtype) for case in cases for dtype in DTYPES if dtype in case.dtypes]
+
+
+def make(case: Case, dtype: str) -> list[Any]:
+    x = tf.cast(inputs(case, hvd.size())[hvd.rank()], dtype)
+    weight = tf.cast(hvd.rank() + 1, dtype)
+    return gradients(case, x, f"{case.op}.{case.label}.{dtype}", weight)
+
+
+@on_ranks(1, 2, 4)
+@pytest.mark.parametrize("mode", MODES)
+def test_products_are_differentiated_twice(world: Any, mode: str) -> None:
+    """The derivative of the other ranks' product, which a rank's own factor is part of."""
+    (case,) = [each for each in CASES if each.back is product_back]
+    rank, size = hvd.rank(), hvd.size()
+    xs = [each.astype(float) for each in inputs(case, size)]
+
+    def second() -> list[Any]:
+        results = []
+        for dtype in DTYPES:
+            x = tf.cast(xs[rank], dtype)
             with tf.GradientTape() as outer:
                 outer.watch(x)
-                with tf.GradientTape() as inner:
-                    inner.watch(x)
-                    loss = tf.reduce_sum(op(x * x) ** 2)
-                first = inner.gradient(loss, x)
-                penalty = tf.reduce_sum(first)
-            results.append(outer.gradient(penalty, x))
-            del name
+                first = weighted(case, x, f"product.{dtype}", tf.cast(rank + 1, dtype))
+            made = outer.gradient(first, x)
+            results.append(tf.zeros_like(x) if made is None else made)
         return results
 
-    for found in (in_mode("eager", make), in_mode("function", make)):
-        for each in found:
-            assert each.shape == (size, 2)
-            assert np.isfinite(each).all()
-            assert (each != 0).all()
-    # By hand, for the sum: y = sum_s x_s^2, first_r = 4 x_r sum_s y = 8 x_r (x_0^2 + x_1^2) with
-    # gradients added over ranks; its own derivative adds both ranks' penalties.
-    total = 1.0 + 4.0
-    expected = 8 * total + 16 * (rank + 1) * sum(r + 1 for r in range(size))
-    assert (in_mode("eager", make)[0] == expected).all()
+    total = size * (size + 1) / 2
+    expected = np.zeros_like(xs[0])
+    for other in range(size):
+        if other != rank:
+            rest = [x for index, x in enumerate(xs) if index not in (rank, other)]
+            expected += total * np.prod(rest, axis=0)
+    for result in in_mode(mode, second):
+        np.testing.assert_array_equal(np.asarray(result).astype(np.complex128), expected)
 
 
-@on_ranks(2)
-def test_adasum_has_no_gradient_and_says_so(world: Any) -> None:
-    x = tf.ones(3)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = hvd.allreduce(x, op=hvd.Adasum)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        tape.gradient(y, x)
-    assert len(list(every_mode(lambda: hvd.allreduce(tf.ones(1), name="next")))) == 3
+@on_ranks(1, 2, 4)
+@pytest.mark.parametrize("mode", MODES)
+def test_adasum_has_no_gradient_and_says_so(world: Any, mode: str) -> None:
+    def reduce() -> Any:
+        x = tf.ones(3)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x, op=hvd.Adasum, name="adasum")
+        return tape.gradient(y, x)
+
+    with pytest.raises((NotImplementedError, LookupError), match="Adasum"):
+        in_mode(mode, reduce)
+    check_works()

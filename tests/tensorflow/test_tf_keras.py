@@ -243,6 +243,24 @@ def test_the_best_model_is_saved_once_and_loads_distributed(world: Any, tmp_path
 
 
 @on_ranks(2)
+def test_a_model_of_an_h5_file_trains_on(world: Any, tmp_path: Path) -> None:
+    """Keras 3 builds its optimizer without variables, and the first step was refused."""
+    path = str(tmp_path / f"{hvd.rank()}.h5")
+    model = make_model(keras)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.25, momentum=0.5))
+    model.compile(optimizer, keras.losses.MeanSquaredError())
+    fit(model)
+    with keras_saves():
+        model.save(path)
+    with pytest.warns(UserWarning, match=r"\.keras file keeps it"):
+        loaded = hvd.load_model(path)
+    assert int(loaded.optimizer.iterations) == 1
+    loaded.train_on_batch(X * (1 + hvd.rank()), Y)
+    weights = hvd.allgather(loaded.get_weights()[0][None])
+    assert weights[0].tolist() == weights[1].tolist() != model.get_weights()[0].tolist()
+
+
+@on_ranks(2)
 def test_arrays(world: Any) -> None:
     rank = hvd.rank()
     assert hvd.allreduce([1.0 + rank, 2.0]).tolist() == [1.5, 2.0]
@@ -295,7 +313,7 @@ def test_elastic_callbacks_and_the_progress_bar(world: Any) -> None:
 def test_the_example(world: Any) -> None:
     """`kadril.keras` on TensorFlow, with all callbacks; ranks other than 0 say nothing."""
     output = io.StringIO()
-    before, sys.argv = sys.argv, ["keras_callbacks.py"]
+    before, sys.argv = sys.argv, ["keras_callbacks.py", "--epochs", "5"]
     try:
         with contextlib.redirect_stdout(output), keras_saves():
             runpy.run_path(str(EXAMPLES / "keras_callbacks.py"), run_name="__main__")
@@ -357,6 +375,32 @@ SCRIPT = """
     print("right", rank)
 """
 
+# Horovod's modules, and the internals that scripts touch.
+OF_HOROVOD = """
+    import horovod.tensorflow as tensorflow_hvd
+    import kadril.tensorflow as own
+    from horovod.tensorflow import mpi_ops
+    from horovod.tensorflow.compression import Compression
+    from horovod.tensorflow.functions import broadcast_object, broadcast_object_fn
+    from horovod.tensorflow.mpi_ops import _allreduce, _grouped_allreduce, _reducescatter, size_op
+    from horovod.tensorflow.util import _executing_eagerly, vars_to_refs
+    from horovod.runner.common.util.env import get_env_rank_and_size
+    assert mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
+    assert tensorflow_hvd.util._executing_eagerly() and _executing_eagerly()
+    assert tensorflow_hvd._executing_eagerly()
+    assert all(getattr(tensorflow_hvd, name) is getattr(own, name) for name in own.__all__)
+    assert get_env_rank_and_size() == (rank, 2) and Compression is tensorflow_hvd.Compression
+    assert mpi_ops.handle_average_backwards_compatibility(None, None) == hvd.Average
+    assert tensorflow_hvd.elastic.TensorFlowState and mpi_ops.check_num_rank_power_of_2(4)
+    assert _allreduce([1.0], "named", hvd.Max, 2.0).numpy().tolist() == [2.0]
+    assert _grouped_allreduce([[1.0]])[0].numpy().tolist() == [2.0]
+    assert _reducescatter([1.0, 2.0]).numpy().tolist() == [2.0 + 2.0 * rank]
+    assert mpi_ops._grouped_reducescatter([[1.0, 2.0]])[0].numpy().tolist() == [2.0 + 2.0 * rank]
+    assert mpi_ops._normalize_name("a/b:0") == "a_b_0"
+    said = "ProcessSet(process_set_id=0, ranks=[0, 1], mpi_comm=None)"
+    assert str(tensorflow_hvd.global_process_set) == said, str(tensorflow_hvd.global_process_set)
+"""
+
 ON_TORCH = """
     scaled = make(3.0)
     inner = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), backward_passes_per_step=2)
@@ -405,7 +449,7 @@ ON_TORCH = """
 @pytest.mark.parametrize(
     ("kit", "module", "variable", "extra"),
     [
-        ("tf_keras", "horovod.tensorflow.keras", "TF_USE_LEGACY_KERAS=1", ""),
+        ("tf_keras", "horovod.tensorflow.keras", "TF_USE_LEGACY_KERAS=1", OF_HOROVOD),
         ("keras", "kadril.keras", "KERAS_BACKEND=torch", ON_TORCH),
     ],
 )

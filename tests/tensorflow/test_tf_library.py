@@ -99,31 +99,3 @@ except ImportError as error:
 """
     done = run(program)
     assert done.stdout.strip().endswith("pip install 'kadril[tensorflow]'"), done.stderr
-
-
-def test_horovod_s_modules_and_the_internals_that_scripts_touch() -> None:
-    """Names of `horovod.tensorflow` are those of kadril, by way of `--compat horovod`."""
-    program = """
-import horovod.tensorflow as hvd
-import kadril.tensorflow as own
-from horovod.tensorflow import mpi_ops
-from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.functions import broadcast_object, broadcast_object_fn
-from horovod.tensorflow.mpi_ops import _allreduce, size_op
-from horovod.tensorflow.util import _executing_eagerly, vars_to_refs
-from horovod.runner.common.util.env import get_env_rank_and_size
-hvd.init()
-assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
-assert hvd.util._executing_eagerly() and hvd._executing_eagerly() and _executing_eagerly()
-assert all(getattr(hvd, name) is getattr(own, name) for name in own.__all__)
-assert get_env_rank_and_size() == (0, 1) and Compression is hvd.Compression
-assert mpi_ops.handle_average_backwards_compatibility(None, None) == hvd.Average
-assert hvd.elastic.TensorFlowState and hvd.check_num_rank_power_of_2(4)
-print(_allreduce([1.0]).numpy().tolist(), str(hvd.global_process_set))
-"""
-    from kadril.compat import compat_path
-
-    path = os.pathsep.join([str(compat_path("horovod")), os.environ.get("PYTHONPATH", "")])
-    done = run(program, PYTHONPATH=path)
-    said = "[1.0] ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
-    assert done.stdout.strip() == said, done.stderr

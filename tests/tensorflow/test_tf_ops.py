@@ -1,28 +1,32 @@
-"""Every operation, in every mode, for every dtype that TensorFlow and the core share; exactly."""
+"""Every operation of the table, in every mode, for every dtype; exactly. And every error."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from tf_stage import MODES, check_works, every_mode, hvd, in_mode, on_ranks, tf
-
-NAMES = "uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
-DTYPES = [*NAMES.split(), "complex64", "complex128"]
+from tf_cases import CASES, DTYPES, INTEGERS, WITHOUT_TENSORS, Case, cases_of, inputs
+from tf_stage import MODES, check_works, every_mode, hvd, in_mode, make_variable, on_ranks, tf
 
 
-def values(dtype: str, rank: int, rows: int = 4) -> Any:
-    """Small whole numbers that differ between ranks, and whose sums every dtype can hold."""
-    return tf.cast(tf.reshape(tf.range(rows * 3) % 5 + rank, [rows, 3]), dtype)
+def arrays(case: Case, dtype: str, size: int) -> list[Any]:
+    """What all ranks give, as numpy computes with it."""
+    return [each.astype(int if dtype in INTEGERS else float) for each in inputs(case, size)]
 
 
-def array(dtype: str, rank: int, rows: int = 4) -> Any:
-    return (np.arange(rows * 3).reshape(rows, 3) % 5 + rank).astype(np.complex128)
+def same(found: Any, expected: Any, what: str) -> None:
+    np.testing.assert_array_equal(np.asarray(found).astype(np.complex128), expected, what)
 
 
-def same(found: Any, expected: Any) -> None:
-    np.testing.assert_array_equal(np.asarray(found).astype(np.complex128), expected)
+@on_ranks(1)
+def test_every_operation_is_in_the_table(world: Any) -> None:
+    tabled = {case.op for case in CASES} | set(WITHOUT_TENSORS)
+    assert tabled == set(hvd.ops.__all__)
+    assert tabled == {each[0] for each in mismatches()} | {each[0] for each in misuses()} | ALIKE
+    differentiable = {case.op for case in CASES if case.back}
+    assert differentiable == {case.op for case in CASES} - {"broadcast_"}
 
 
 @on_ranks(1, 2, 4)
@@ -34,60 +38,42 @@ def test_every_dtype(world: Any, mode: str) -> None:
     def make() -> list[Any]:
         results = []
         for dtype in DTYPES:
-            mine = values(dtype, rank)
-            splits = [4 // size] * size
-            results += [
-                hvd.allreduce(mine, op=hvd.Sum, name=f"sum.{dtype}"),
-                hvd.allgather(values(dtype, rank, rank + 1), name=f"gather.{dtype}"),
-                hvd.broadcast(mine, size - 1, name=f"broadcast.{dtype}"),
-                hvd.alltoall(mine, splits, name=f"alltoall.{dtype}")[0],
-                hvd.reducescatter(mine, op=hvd.Sum, name=f"scatter.{dtype}"),
-            ]
+            for case in cases_of(dtype):
+                x = tf.cast(inputs(case, size)[rank], dtype)
+                results.append(case.run(x, f"{case.op}.{case.label}.{dtype}"))
         return results
 
     found = iter(in_mode(mode, make))
     for dtype in DTYPES:
-        total = sum(array(dtype, each) for each in range(size))
-        part = slice(4 // size * rank, 4 // size * (rank + 1))
-        same(next(found), total)
-        same(next(found), np.concatenate([array(dtype, r, r + 1) for r in range(size)]))
-        same(next(found), array(dtype, size - 1))
-        same(next(found), np.concatenate([array(dtype, r)[part] for r in range(size)]))
-        same(next(found), total[part])
-    flags = tf.constant([rank == 0, True, False])
-    assert hvd.broadcast(flags, 0, name="flags").numpy().tolist() == [True, True, False]
+        for case in cases_of(dtype):
+            result = next(found)
+            what = f"{case.op} {case.label} {dtype}"
+            assert result.dtype == tf.as_dtype(dtype).as_numpy_dtype, what
+            same(result, case.forward(arrays(case, dtype, size))[rank], what)
+    assert next(found, None) is None
 
 
-@on_ranks(2, 4)
-def test_reductions_and_factors(world: Any) -> None:
+@on_ranks(1, 2, 4)
+@pytest.mark.parametrize("mode", MODES)
+def test_flags_and_adasum(world: Any, mode: str) -> None:
+    """Booleans are moved, and not added; Adasum of equal vectors is that vector."""
     rank, size = hvd.rank(), hvd.size()
 
     def make() -> list[Any]:
-        mine = tf.constant([float(rank + 1), 8.0, -float(rank)])
+        flags = tf.constant([rank == 0, True] * size)
         return [
-            hvd.allreduce(mine, name="mean"),
-            hvd.allreduce(mine, op=hvd.Min, name="min"),
-            hvd.allreduce(mine, op=hvd.Max, name="max"),
-            hvd.allreduce(mine, op=hvd.Product, name="product"),
-            hvd.allreduce(
-                mine, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0, name="scaled"
-            ),
-            hvd.allreduce(mine, op=hvd.Adasum, name="adasum"),
-            hvd.allreduce(tf.constant([1 + rank]), op=hvd.Average, name="whole"),
+            hvd.broadcast(flags, 0, name="root"),
+            hvd.allgather(flags[:2], name="all"),
+            hvd.alltoall(flags, name="exchanged"),
+            *hvd.broadcast_([make_variable([rank == 0])], 0, name="kept"),
+            hvd.allreduce(tf.constant([3.0, -4.0]), op=hvd.Adasum, name="adasum"),
         ]
 
-    ranks = np.arange(size)
-    for mean, least, most, product, scaled, adasum, whole in every_mode(make):
-        assert mean.tolist() == [(size + 1) / 2, 8, -(size - 1) / 2]
-        assert least.tolist() == [1, 8, -(size - 1)]
-        assert most.tolist() == [size, 8, 0]
-        assert product.tolist() == [np.prod(ranks + 1), 8**size, 0]
-        assert scaled.tolist() == [size * (size + 1), 16 * size, -size * (size - 1)]
-        assert np.isfinite(adasum).all()
-        assert whole.tolist() == [(size * (size + 1) // 2) // size]
-    assert hvd.allreduce(tf.ones(2, tf.float64) / 3, compression=hvd.Compression.fp16).dtype == (
-        tf.float64
-    )
+    root, everyone, exchanged, kept, adasum = in_mode(mode, make)
+    assert root.tolist() == [True, True] * size
+    assert everyone.tolist() == exchanged.tolist() == [True, True, *[False, True] * (size - 1)]
+    assert kept.tolist() == [True]
+    assert adasum.tolist() == [3.0, -4.0]
 
 
 @on_ranks(2)
@@ -113,79 +99,140 @@ def test_factors_have_all_their_bits(world: Any) -> None:
 
 
 @on_ranks(1, 2, 4)
-def test_groups(world: Any) -> None:
-    """Tensors of several dtypes in one request."""
-    rank, size = hvd.rank(), hvd.size()
-
+@pytest.mark.parametrize("mode", MODES)
+def test_operations_without_tensors(world: Any, mode: str) -> None:
     def make() -> list[Any]:
-        group = [tf.fill([size, 2], float(rank)), tf.fill([size], rank)]
-        return [
-            *hvd.grouped_allreduce(group, op=hvd.Sum, name="sums"),
-            *hvd.grouped_allgather(group, name="all"),
-            *hvd.grouped_reducescatter(group, op=hvd.Sum),
-        ]
+        barrier = hvd.barrier()  # in a graph the op, in eager mode nothing
+        with tf.control_dependencies([barrier] if mode == "graph" else []):
+            facts = [
+                tf.identity(getattr(hvd, name)()) for name in WITHOUT_TENSORS if name.endswith("op")
+            ]
+            return [*facts, tf.identity(hvd.process_set_included_op(77))]
 
-    total = sum(range(size))
-    for found in every_mode(make):
-        sums, gathered, parts = found[:2], found[2:4], found[4:]
-        assert (sums[0] == total).all()
-        assert (sums[1] == total).all()
-        assert gathered[1].tolist() == [r for r in range(size) for _ in range(size)]
-        assert gathered[0].shape == (size * size, 2)
-        assert parts[0].tolist() == [[total, total]]
-        assert parts[1].tolist() == [total]
-    assert hvd.grouped_allreduce([]) == []
-
-
-@on_ranks(2)
-def test_slices_are_gathered(world: Any) -> None:
-    rank = hvd.rank()
-
-    def make() -> list[Any]:
-        mine = tf.IndexedSlices(
-            tf.constant([[1.0 + rank, 2.0]]), tf.constant([rank]), tf.constant([4, 2])
-        )
-        other = tf.IndexedSlices(tf.ones([rank + 1, 2]), tf.zeros(rank + 1, tf.int64), None)
-        mean = hvd.allreduce(mine, name="mean")
-        first, second = hvd.grouped_allreduce([mine, other], op=hvd.Sum, name="group")
-        return [mean.values, mean.indices, first.values, second.values]
-
-    for values_of_mean, indices, first, second in every_mode(make):
-        assert values_of_mean.tolist() == [[0.5, 1], [1, 1]]
-        assert indices.tolist() == [0, 1]
-        assert first.tolist() == [[1, 2], [2, 2]]
-        assert second.shape == (3, 2)
-    with pytest.raises(NotImplementedError):
-        hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.zeros(1, tf.int32)), op=hvd.Max)
-
-
-@on_ranks(2)
-def test_facts_join_and_barrier(world: Any) -> None:
-    def make() -> list[Any]:
-        return [
-            hvd.rank_op(),
-            hvd.size_op(),
-            hvd.local_rank_op(),
-            hvd.local_size_op(),
-            hvd.process_set_included_op(),
-            hvd.process_set_included_op(77),
-        ]
-
-    for found in every_mode(make):
-        rank = hvd.rank()
-        assert [int(each) for each in found] == [rank, 2, rank, 2, 1, -3]
-    hvd.barrier()
-
-    @tf.function
-    def wait() -> None:
-        hvd.barrier()
-
-    wait()
+    found = [int(each) for each in in_mode(mode, make)]
+    values = [value for name, value in WITHOUT_TENSORS.items() if name.endswith("op")]
+    known = [getattr(hvd, each)() if isinstance(each, str) else each for each in values]
+    assert found == [*known, -3]
     if hvd.rank() == 0:
-        assert hvd.allreduce(tf.ones(2), op=hvd.Sum, name="alone").numpy().tolist() == [1, 1]
-    last = hvd.join()
-    assert int(last) in (0, 1)
-    assert last.numpy() == hvd.broadcast(last, 0).numpy()
+
+        def alone() -> Any:
+            return hvd.allreduce(tf.ones(2), op=hvd.Sum, name="alone")
+
+        assert in_mode(mode, alone).tolist() == [1, 1]
+    last = int(in_mode(mode, hvd.join))
+    assert 0 <= last < hvd.size()
+    assert hvd.allgather(tf.constant([last])).numpy().tolist() == [last] * hvd.size()
+    check_works()
+
+
+# What has no arguments that ranks could give differently, or wrongly.
+ALIKE = {"rank_op", "local_rank_op", "local_size_op", "process_set_included_op", "join", "barrier"}
+
+Wrong = list[tuple[str, Callable[[], Any]]]
+
+
+def mismatches() -> Wrong:
+    """Calls in which the last rank asks for something else."""
+    is_odd = hvd.rank() == hvd.size() - 1
+    more = int(is_odd)
+    kind = tf.int64 if is_odd else tf.int32
+    root = 0 if is_odd else hvd.size() - 1
+    ones = np.ones(2 + more, np.float32), np.ones(2, np.int64 if is_odd else np.int32)
+    return [
+        ("allreduce", lambda: hvd.allreduce(tf.ones([2 + more]), name="shape")),
+        ("allreduce", lambda: hvd.allreduce(tf.ones(2, kind), name="dtype")),
+        (
+            "allreduce",
+            lambda: hvd.allreduce(tf.ones(2), op=hvd.Min if is_odd else hvd.Sum, name="op"),
+        ),
+        ("allreduce", lambda: hvd.allreduce(tf.ones(2), prescale_factor=1.0 + more, name="factor")),
+        ("allreduce", lambda: slices_of(tf.ones([1, 2 + more]))),
+        (
+            "grouped_allreduce",
+            lambda: hvd.grouped_allreduce([tf.ones(2)] * (1 + more), name="group"),
+        ),
+        (
+            "grouped_allreduce",
+            lambda: hvd.grouped_allreduce([tf.ones(2), tf.ones(2, kind)], name="g2"),
+        ),
+        ("allgather", lambda: hvd.allgather(tf.ones([2, 3 + more]), name="rows")),
+        ("allgather", lambda: hvd.allgather(tf.ones([2, 3], kind), name="rows2")),
+        (
+            "grouped_allgather",
+            lambda: hvd.grouped_allgather([tf.ones([2, 3 + more])], name="grows"),
+        ),
+        ("broadcast", lambda: hvd.broadcast(tf.ones(2), root, name="root")),
+        ("broadcast", lambda: hvd.broadcast(tf.ones(2 + more), 0, name="wide")),
+        ("broadcast_", lambda: hvd.broadcast_([make_variable(ones[0])], 0, name="variable")),
+        ("broadcast_", lambda: hvd.broadcast_([make_variable(ones[1])], 0, name="variable2")),
+        ("alltoall", lambda: hvd.alltoall(tf.ones([4, 2 + more]), name="columns")),
+        ("alltoall", lambda: hvd.alltoall(tf.ones([4, 2], kind), name="columns2")),
+        ("reducescatter", lambda: hvd.reducescatter(tf.ones([4 + more, 2]), name="scatter")),
+        (
+            "reducescatter",
+            lambda: hvd.reducescatter(tf.ones([4]), postscale_factor=1.0 + more, name="s2"),
+        ),
+        ("grouped_reducescatter", lambda: hvd.grouped_reducescatter([tf.ones([4 + more])])),
+    ]
+
+
+def slices_of(values: Any) -> Any:
+    return hvd.allreduce(tf.IndexedSlices(values, tf.zeros(1, tf.int32)), name="slices").values
+
+
+def misuses() -> Wrong:
+    """Calls that are wrong on every rank alike."""
+    size = hvd.size()
+    nobody = size + 5
+    return [
+        ("allreduce", lambda: hvd.allreduce(tf.constant([True]), op=hvd.Average, name="flags")),
+        ("grouped_allreduce", lambda: hvd.grouped_allreduce([tf.constant([True])], name="flags")),
+        ("allreduce", lambda: hvd.allreduce(tf.ones(2, tf.complex64), op=hvd.Max, name="complex")),
+        (
+            "allgather",
+            lambda: hvd.allgather(
+                tf.raw_ops.PlaceholderWithDefault(input=1.0, shape=None), name="scalar"
+            ),
+        ),
+        ("broadcast", lambda: hvd.broadcast(tf.ones(2), nobody, name="nobody")),
+        ("broadcast_", lambda: hvd.broadcast_([make_variable([1.0])], nobody, name="nobody")),
+        ("alltoall", lambda: hvd.alltoall(tf.ones([size + 1, 2]), [1] * size, name="splits")),
+        ("alltoall", lambda: hvd.alltoall(tf.ones([3, 2]), [1] * (size + 1), name="many")),
+        ("alltoall", lambda: hvd.alltoall(tf.ones([3, 2]), [-1] * size, name="negative")),
+        ("reducescatter", lambda: hvd.reducescatter(tf.ones([4]), op=hvd.Max, name="max")),
+        ("grouped_reducescatter", lambda: hvd.grouped_reducescatter([tf.ones([4])], op=hvd.Min)),
+        ("size_op", lambda: hvd.size_op(77)),
+    ]
+
+
+@on_ranks(2, 4)
+@pytest.mark.parametrize("mode", MODES)
+def test_mismatches_are_failed_preconditions_on_every_rank(world: Any, mode: str) -> None:
+    for _, make in mismatches():
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            in_mode(mode, make)
+    check_works()
+
+
+@on_ranks(1, 2, 4)
+@pytest.mark.parametrize("mode", MODES)
+def test_misuse_is_an_invalid_argument_on_every_rank(world: Any, mode: str) -> None:
+    for _, make in misuses():
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            in_mode(mode, make)
+    if hvd.size() > 1:  # one rank takes any number of rows
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            in_mode(mode, lambda: hvd.alltoall(tf.ones([hvd.size() + 1, 2]), name="uneven"))
+    table = tf.IndexedSlices(tf.ones([1, 2]), tf.zeros(1, tf.int32))
+    for options in ({"op": hvd.Max}, {"op": hvd.Adasum}, {"prescale_factor": 2.0}):
+        with pytest.raises(NotImplementedError):
+            in_mode(mode, lambda options=options: hvd.allreduce(table, **options).values)
+    unknown = hvd.ProcessSet([0])
+    for name in ("allreduce", "allgather", "alltoall", "reducescatter"):
+        with pytest.raises(ValueError, match="not registered"):
+            getattr(hvd, name)(tf.ones(4), process_set=unknown)
+    assert hvd.grouped_allreduce([]) == hvd.grouped_allgather([]) == []
+    assert hvd.grouped_reducescatter([]) == hvd.broadcast_([], 0) == []
     check_works()
 
 
@@ -209,33 +256,3 @@ def test_process_sets(world: Any) -> None:
             hvd.allreduce(tf.ones(1), process_set=odd)
     check_works()
     assert hvd.remove_process_set(odd)
-
-
-@on_ranks(2)
-@pytest.mark.parametrize("mode", MODES)
-def test_errors_are_tensorflow_s_on_every_rank(world: Any, mode: str) -> None:
-    """A mismatch is a failed precondition, misuse an invalid argument; then the next op works."""
-    rank = hvd.rank()
-    mismatches = [
-        lambda: hvd.allreduce(tf.ones([2 + rank]), name="shape"),
-        lambda: hvd.allreduce(tf.cast(tf.ones(2), tf.int32 if rank else tf.int64), name="type"),
-        lambda: hvd.allgather(tf.ones([2, 3 + rank]), name="rows"),
-        lambda: hvd.broadcast(tf.ones(2), rank, name="root"),
-        lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum if rank else hvd.Min, name="op"),
-        lambda: hvd.reducescatter(tf.ones([2 + rank, 2]), name="scatter"),
-        lambda: hvd.grouped_allreduce([tf.ones(2)] * (1 + rank), name="group"),
-    ]
-    for make in mismatches:
-        with pytest.raises(tf.errors.FailedPreconditionError):
-            in_mode(mode, make)
-    misuses = [
-        lambda: hvd.alltoall(tf.ones([3, 2]), name="uneven"),
-        lambda: hvd.alltoall(tf.ones([3, 2]), [1, 1], name="splits"),
-        lambda: hvd.alltoall(tf.ones([3, 2]), [3], name="few"),
-        lambda: hvd.broadcast(tf.ones(2), 7, name="nobody"),
-        lambda: hvd.allreduce(tf.constant([True]), op=hvd.Average, name="flags"),
-    ]
-    for make in misuses:
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            in_mode(mode, make)
-    check_works()

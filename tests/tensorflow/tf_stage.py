@@ -5,13 +5,24 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kadril.testing import ranks
 
-__all__ = ["MODES", "check_works", "every_mode", "hvd", "in_mode", "keras", "on_ranks", "tf"]
+__all__ = [
+    "MODES",
+    "check_works",
+    "every_mode",
+    "hvd",
+    "in_mode",
+    "keras",
+    "make_variable",
+    "on_ranks",
+    "tf",
+]
 
 MODES = ("eager", "function", "graph")
 
@@ -71,6 +82,23 @@ def every_mode(make: Callable[[], Any]) -> Iterator[Any]:
     """The results of a function in all modes."""
     for mode in MODES:
         yield in_mode(mode, make)
+
+
+kept: list[Any] = []
+
+
+def make_variable(value: Any) -> Any:
+    """A variable with a value, in every mode.
+
+    A function refuses variables that are made while it is traced, except by another thread, and
+    does not keep them.
+    """
+    if not tf.inside_function():
+        return tf.compat.v1.Variable(value, use_resource=True)
+    with ThreadPoolExecutor(1) as pool:
+        kept.append(pool.submit(lambda: tf.Variable(value)).result())
+    del kept[:-100]
+    return kept[-1]
 
 
 def check_works() -> None:
