@@ -26,9 +26,14 @@ CLASSES = {
 
 
 def make_layers(
-    kinds: Sequence[str], dist: bool, backend: ke.Backend, shape: Sequence[int], stride: int = 1
+    kinds: Sequence[str],
+    dist: bool,
+    backend: ke.Backend,
+    shape: Sequence[int],
+    stride: int = 1,
+    num_outputs: int = 3,
 ) -> list[Any]:
-    """Layers that follow each other, on images of channels x rows x columns, then 3 outputs."""
+    """Layers that follow each other, on images of channels x rows x columns, then some outputs."""
     suffix = "Dist" if dist else ""
     channels, rows, columns = shape
     inputs = channels * rows * columns
@@ -37,7 +42,8 @@ def make_layers(
         cls = getattr(ke, CLASSES[kind] + suffix)
         name = f"{kind}{place}"
         if kind in ("full", "wide"):
-            nout = 3 if place == len(kinds) else 7 if kind == "full" else MIN_SPLIT_OUTPUTS + 1
+            nout = 7 if kind == "full" else MIN_SPLIT_OUTPUTS + 1
+            nout = num_outputs if place == len(kinds) else nout
             layers.append(cls(name, backend, nin=inputs, nout=nout, activation=ke.Logistic()))
             inputs = nout
             continue
@@ -57,6 +63,7 @@ def make_model(
     shape: Sequence[int] = (2, 10, 9),
     model: str = "Convnet",
     stride: int = 1,
+    num_outputs: int = 3,
     **settings: Any,
 ) -> Any:
     """A model in float64, whose numbers are drawn from the same seed each time.
@@ -65,7 +72,7 @@ def make_model(
     is not that of its value.
     """
     backend = ke.Backend(3, "float64")
-    layers = make_layers(kinds, dist, backend, shape, stride)
+    layers = make_layers(kinds, dist, backend, shape, stride, num_outputs)
     cls = getattr(ke, model + ("Dist" if dist else ""))
     return cls(layers=layers, backend=backend, learning_rate=0.02, **settings)
 

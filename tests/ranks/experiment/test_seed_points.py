@@ -249,7 +249,7 @@ def test_D4_serialized_path_with_rank_and_size(world: World, tmp_path: Path) -> 
     again = load("digits_{rank}_of_{size}.npz")
     assert torch.equal(data.inputs["train"], again.inputs["train"])
     with pytest.raises(ke.ExperimentError, match=r"on a grid of \(2, 1\).*one of \(1, 2\)"):
-        make_model(("conv",), dist=True, shape=(1, 8, 8), grid=[1, 2]).fit([data])
+        make_model(("conv",), True, (1, 8, 8), num_outputs=10, grid=[1, 2]).fit([data])
     # A file that is damaged on one rank is told on all.
     text = DIGITS_CNN.replace(
         "sample_pct: 20", f"serialized_path: '{tmp_path}/x_{{rank}}_{{size}}'"
