@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tf_cases import CASES, COMPLEX, FLOATS, Case, inputs, product_back
-from tf_stage import MODES, check_works, hvd, in_mode, on_ranks, tf
+from tf_stage import MODES, check_works, hvd, in_mode, on_ranks, quick_and_long, tf
 
 DTYPES = [*FLOATS, *COMPLEX]
 
@@ -51,13 +51,14 @@ def expected_gradients(case: Case, size: int) -> list[list[Any]]:
 
 
 @on_ranks(1, 2, 4)
+@quick_and_long(DTYPES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_gradient(world: Any, mode: str) -> None:
-    """One graph, or one function, with the gradients of every operation on every dtype."""
+def test_every_gradient(world: Any, mode: str, dtypes: list[str]) -> None:
+    """One graph, or one function, with the gradients of every operation on all these dtypes."""
     rank, size = hvd.rank(), hvd.size()
-    found = in_mode(mode, lambda: [make(case, dtype) for case, dtype in differentiable()])
+    found = in_mode(mode, lambda: [make(case, dtype) for case, dtype in differentiable(dtypes)])
 
-    for (case, dtype), results in zip(differentiable(), found, strict=True):
+    for (case, dtype), results in zip(differentiable(dtypes), found, strict=True):
         for order, (result, expected) in enumerate(
             zip(results, expected_gradients(case, size), strict=True)
         ):
@@ -67,9 +68,9 @@ def test_every_gradient(world: Any, mode: str) -> None:
             np.testing.assert_array_equal(values, expected[rank], what)
 
 
-def differentiable() -> list[tuple[Case, str]]:
+def differentiable(dtypes: list[str]) -> list[tuple[Case, str]]:
     cases = [case for case in CASES if case.back]
-    return [(case, dtype) for case in cases for dtype in DTYPES if dtype in case.dtypes]
+    return [(case, dtype) for case in cases for dtype in dtypes if dtype in case.dtypes]
 
 
 def make(case: Case, dtype: str) -> list[Any]:

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tf_cases import CASES, DTYPES, INTEGERS, WITHOUT_TENSORS, Case, cases_of, inputs
-from tf_stage import MODES, check_works, every_mode, hvd, in_mode, make_variable, on_ranks, tf
+from tf_stage import (
+    MODES,
+    check_works,
+    every_mode,
+    hvd,
+    in_mode,
+    make_variable,
+    on_ranks,
+    quick_and_long,
+    tf,
+)
 
 
 def arrays(case: Case, dtype: str, size: int) -> list[Any]:
@@ -30,21 +40,22 @@ def test_every_operation_is_in_the_table(world: Any) -> None:
 
 
 @on_ranks(1, 2, 4)
+@quick_and_long(DTYPES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_dtype(world: Any, mode: str) -> None:
-    """One graph, or one function, with every operation on every dtype."""
+def test_every_dtype(world: Any, mode: str, dtypes: list[str]) -> None:
+    """One graph, or one function, with every operation on all these dtypes."""
     rank, size = hvd.rank(), hvd.size()
 
     def make() -> list[Any]:
         results = []
-        for dtype in DTYPES:
+        for dtype in dtypes:
             for case in cases_of(dtype):
                 x = tf.cast(inputs(case, size)[rank], dtype)
                 results.append(case.run(x, f"{case.op}.{case.label}.{dtype}"))
         return results
 
     found = iter(in_mode(mode, make))
-    for dtype in DTYPES:
+    for dtype in dtypes:
         for case in cases_of(dtype):
             result = next(found)
             what = f"{case.op} {case.label} {dtype}"

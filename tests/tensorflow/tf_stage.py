@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 from kadril.testing import ranks
 
@@ -21,10 +22,27 @@ __all__ = [
     "keras",
     "make_variable",
     "on_ranks",
+    "quick_and_long",
     "tf",
 ]
 
 MODES = ("eager", "function", "graph")
+
+# A kernel of each kind of dtype; the others are those of the same kind with another width.
+KINDS = ("uint8", "int32", "bfloat16", "float32", "complex64")
+
+
+def quick_and_long(dtypes: Sequence[str]) -> Any:
+    """A parameter `dtypes`: one of each kind in the quick suite, the rest in the long one."""
+    rest = [each for each in dtypes if each not in KINDS]
+    return pytest.mark.parametrize(
+        "dtypes",
+        [
+            pytest.param([each for each in dtypes if each in KINDS], id="kinds"),
+            pytest.param(rest, id="rest", marks=pytest.mark.long),
+        ],
+    )
+
 
 Body = TypeVar("Body", bound=Callable[..., None])
 

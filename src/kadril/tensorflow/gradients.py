@@ -117,8 +117,8 @@ def of_allgather(rows: Any, grads: Sequence[Any], set_id: int, is_group: bool) -
 def of_broadcast(grads: Sequence[Any], root_rank: int, set_id: int) -> list[Any]:
     """Gradients of the inputs of a broadcast."""
     means = [reduced(grad, Average, set_id) for grad in grads]
-    # Times zero, rather than zeros: the op must run here too, and not be pruned. And times one on the
-    # root: with a node less there, ranks would have other names for all ops that come after it.
+    # Times zero, rather than zeros: the op must run here too, and not be pruned. And times one on
+    # the root: with a node less there, ranks would have other names for all ops that come after it.
     return [mean * tf.cast(rank() == root_rank, mean.dtype) for mean in means]
 
 
