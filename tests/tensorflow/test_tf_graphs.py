@@ -223,6 +223,9 @@ def test_a_step_that_fails_cancels_its_other_ops(world: Any, mode: str) -> None:
     check_works()
 
 
+# Not for every day: TensorFlow may end the step of rank 0 before it has begun the second op. Then
+# nothing is withdrawn, which is a known limit (see the guide), and the last rank is not told.
+@pytest.mark.long
 @on_ranks(2, 4)
 @pytest.mark.parametrize("mode", ["function", "graph"])
 def test_a_step_that_failed_on_one_rank_is_not_served_with_its_next(world: Any, mode: str) -> None:
