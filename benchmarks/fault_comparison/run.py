@@ -74,7 +74,7 @@ SHARES = {"kadril": 1.0, "gloo": 0.15, "Open MPI": 0.1}
 
 
 class End(NamedTuple):
-    """What became of one rank: one of `KINDS`, when, and in whose words."""
+    """Outcome of one rank: one of `KINDS`, the time of it, and the message of the engine."""
 
     kind: str
     at: float

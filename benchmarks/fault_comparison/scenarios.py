@@ -1,4 +1,4 @@
-"""What ranks do while a fault strikes: one script for kadril, gloo and MPI.
+"""Programs of the ranks that a fault strikes: one script for kadril, gloo and MPI.
 
 Each engine has `rank`, `size`, `sum_(array, op)` in place, and `broadcast_(array)` from rank 0.
 """

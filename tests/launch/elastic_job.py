@@ -1,4 +1,4 @@
-"""What tests of elastic jobs share: their ends, and a discovery script."""
+"""Helpers of the tests of elastic jobs: checks of how a job ended, and a discovery script."""
 
 from __future__ import annotations
 

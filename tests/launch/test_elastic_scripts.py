@@ -49,7 +49,7 @@ def kill_at_any_step(chosen: random.Random) -> Script:
 
 
 def kill_while_others_recover(chosen: random.Random) -> Script:
-    """Of three ranks that have the state, two die before the new one has it."""
+    """Kill two of the three ranks that have the state, before the new rank has received it."""
     moment = chosen.choice(["kill@reset:1", "kill@sync:1", "kill:-1"])
     faults = [at(chosen, "kill"), f"{moment}:{chosen.randrange(3)}"]
     return Script("-np 3 --min-np 1", faults, 3)

@@ -273,7 +273,7 @@ def make_sharded(kind: str, model: torch.nn.Module) -> POS_Trainer | ShardedOpti
 def test_sharded_optimizers_go_back_to_the_last_commit(
     world: World, kind: str, is_lost: bool
 ) -> None:
-    """In place, and as after a loss: parameters are let go, shared out again, and loaded."""
+    """Share parameters out again, in the same world or after a loss, and load the last commit."""
     hvd.init()
     model = torch.nn.Linear(7, 5)
     optimizer = make_sharded(kind, model)

@@ -1,4 +1,4 @@
-"""As much of torchvision as Horovod's examples use, with made-up data: nothing is downloaded."""
+"""Stand-in for the part of torchvision that the examples use: made-up data, no downloads."""
 
 from torchvision import datasets, models, transforms
 
