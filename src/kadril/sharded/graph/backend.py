@@ -17,7 +17,7 @@ from torch import fx
 from torch._functorch import config as functorch_config
 
 from kadril.errors import StateError, UnsupportedError
-from kadril.sharded.graph.options import CompileOptions
+from kadril.sharded.graph.options import CompileOptions, Inner
 from kadril.sharded.graph.reduce_pass import reduce_gradients
 from kadril.sharded.graph.registry import Registration, find_plan, registration
 from kadril.sharded.graph.variants import Variants
@@ -107,7 +107,7 @@ def compile_graph(
     """
     check_torch()
     compiler = compile_eagerly if options.inner == "eager" else compile_with_inductor
-    with functorch_config.patch(compile_settings()):
+    with functorch_config.patch(compile_settings(options.inner)):
         return compiler(module, inputs, options, edit or (lambda graph: None))
 
 
@@ -125,8 +125,8 @@ def check_torch() -> None:
         )
 
 
-def compile_settings() -> dict[str, bool]:
-    """Return the settings of AOTAutograd."""
+def compile_settings(inner: Inner) -> dict[str, bool]:
+    """Return the settings of AOTAutograd for an inner compiler."""
     settings = {
         # Its cache is keyed by the graph before the edit: with it a rank would load the graph of
         # another rank, where others are the owners. Inductor's own cache sees the edited graph.
@@ -135,6 +135,11 @@ def compile_settings() -> dict[str, bool]:
         # Not at the first backward pass, where the compiler's memory would meet the gradients and
         # peers would wait.
         "force_non_lazy_backward_lowering": True,
+        # A view is made again in the backward graph, so its base is what is kept. Otherwise the
+        # base is kept a second time in another form: of a ReLU before a linear layer inductor
+        # writes a mask, element by element, which took a sixth of a transformer's forward pass.
+        # Node by node there are no masks, and a view more is a call more.
+        "recompute_views": inner == "inductor",
     }
     return {name: value for name, value in settings.items() if hasattr(functorch_config, name)}
 

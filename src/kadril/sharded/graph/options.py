@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from kadril.sharded.graph.registry import Registration, registration
 
-__all__ = ["CompileOptions", "Order", "backward_options", "graph_pass_options"]
+__all__ = ["CompileOptions", "Inner", "Order", "backward_options", "graph_pass_options"]
 
 Inner: TypeAlias = Literal["inductor", "eager"]
 Order: TypeAlias = Literal["graph", "parameters"]
