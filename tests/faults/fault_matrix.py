@@ -39,12 +39,12 @@ MISMATCH = "ranks/test_conformance_mismatch.py::"
 GROUPS = "ranks/test_conformance_groups.py::"
 CLEANUP = "launch/test_launch_cleanup.py::"
 SIGNALS = "launch/test_launch_signals.py::"
-STRANGERS = "unit/test_hub_strangers.py::"
-PORTS = "unit/test_tcp_strangers.py::"
-HUB = "unit/test_hub.py::"
+STRANGERS = "unit/world/test_hub_strangers.py::"
+PORTS = "unit/transport/test_tcp_strangers.py::"
+HUB = "unit/world/test_hub.py::"
 OUTPUT = "launch/test_launch_output.py::"
 HANDLES = "ranks/torch/test_hvd_handles.py::"
-SESSION = "unit/test_world_session.py::"
+SESSION = "unit/world/test_world_session.py::"
 
 MATRIX = (
     Fault(
@@ -496,7 +496,7 @@ MATRIX = (
             "faults/test_program_end.py::test_a_program_ends_while_its_thread_waits",
             ENDS + "test_a_pending_collective_does_not_hold_up_the_end",
             "ranks/torch/test_hvd_faults.py::test_a_program_ends_with_ops_in_flight",
-            "unit/test_world_launchers.py::test_leaving_without_shutdown_and_without_a_peer",
+            "unit/world/test_world_launchers.py::test_leaving_without_shutdown_and_without_a_peer",
         ),
     ),
 )

@@ -16,7 +16,7 @@ from harness.results import Measured, Results, Series
 
 from kadril.errors import ConfigError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 def make_results(theme: str, *series: Series, **facts: object) -> Results:

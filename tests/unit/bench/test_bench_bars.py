@@ -15,7 +15,7 @@ from harness.check import check_files
 from kadril.bench.report import Idleness, Report
 from kadril.bench.rounds import Key
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "collectives"
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "collectives"
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 IDLE = Idleness(cpu=0.0004, wall=10.0)
 
