@@ -12,12 +12,14 @@ from launch_playground import Playground
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _ctrl_c_works() -> Iterator[None]:
-    # A shell that runs tests in the background has SIGINT ignored, and launchers would inherit it.
-    old = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _no_signal_is_ignored() -> Iterator[None]:
+    # A shell that runs tests in the background has SIGINT ignored, and nohup SIGHUP: launchers
+    # would inherit that.
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, old)
+    for signum, handler in old.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture
