@@ -69,6 +69,18 @@ ROOT = Path(__file__).parent.parent.parent
             2,
             "takes no key 'kind'",
         ),
+        (
+            "!obj:kadril.experiment.MLP {layers: [],\n momentum: {type: constant, coef: 1.0}}",
+            ke.BadValueError,
+            2,
+            "Expected `float` < 1",
+        ),
+        (
+            "!obj:kadril.experiment.MLP {layers: [],\n momentum: 1.5}",
+            ke.BadValueError,
+            2,
+            "Expected `float` < 1",
+        ),
     ],
 )
 def test_mistakes_are_told_with_their_line(

@@ -15,7 +15,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-__all__ = ["LearningRate", "Momentum", "momentum_at", "rate_at"]
+__all__ = ["Coefficient", "LearningRate", "Momentum", "momentum_at", "rate_at"]
+
+# With 1 and more, steps would never shrink.
+Coefficient = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 class Momentum(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,11 +36,11 @@ class Momentum(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     type: Literal["constant", "linear_monotone", "nesterov"] = "constant"
-    coef: float = 0.0
-    initial_coef: float = 0.0
+    coef: Coefficient = 0.0
+    initial_coef: Coefficient = 0.0
     start_epoch: int = 0
     saturate_epoch: int = 0
-    saturated_coef: float | None = None
+    saturated_coef: Coefficient | None = None
 
     def at(self, epoch: int) -> float:
         """Return the coefficient of an epoch."""

@@ -25,7 +25,7 @@ def keys_of(cls: type[Any]) -> dict[str, tuple[Any, Any]]:
         init = base.__dict__.get("__init__")
         if init is None or base is object:
             continue
-        hints = typing.get_type_hints(init)
+        hints = typing.get_type_hints(init, include_extras=True)
         parameters = inspect.signature(init).parameters.values()
         for parameter in list(parameters)[1:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -27,7 +27,7 @@ from kadril.experiment.errors import ExperimentError
 from kadril.experiment.layers.fully_connected import LayerWithNoBias
 from kadril.experiment.layers.layer import BaseLayer, Rate, WeightLayer
 from kadril.experiment.models.layer_sizes import check_layer_sizes
-from kadril.experiment.schedules import Momentum
+from kadril.experiment.schedules import Coefficient, Momentum
 from kadril.experiment.towers import Towers
 from kadril.experiment.transforms import Cost, CrossEntropy
 
@@ -108,7 +108,7 @@ class Model(torch.nn.Module):
         num_epochs: int = 1,
         batch_size: int = 100,
         learning_rate: Rate = 0.01,
-        momentum: Momentum | Mapping[str, Any] | float | None = None,
+        momentum: Momentum | Mapping[str, Any] | Coefficient | None = None,
         backend: Backend | None = None,
         serialized_path: str | None = None,
         autograd: bool = False,
