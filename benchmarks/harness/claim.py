@@ -40,7 +40,8 @@ class Claim:
             given those that are wanted.
         check: yields the bars, and whether they are reached.
         describe: returns more lines for the results.
-        draw: makes a picture in a file of that name, and returns its title.
+        draw: makes a picture in a file of that name, and returns its title; or None, where what it
+            shows was not measured.
         workloads: that can be measured one by one.
     """
 
@@ -51,7 +52,7 @@ class Claim:
     measure: Callable[..., Measured]
     check: Callable[[Results], Iterable[Bar]]
     describe: Callable[[Results], list[str]] | None = None
-    draw: Callable[[Results, Path], str] | None = None
+    draw: Callable[[Results, Path], str | None] | None = None
     workloads: Sequence[str] = ()
 
     def main(self) -> NoReturn:
@@ -103,7 +104,8 @@ class Claim:
         if self.draw is not None:
             picture = results.path_in(directory).with_suffix(".svg")
             picture.parent.mkdir(exist_ok=True, parents=True)
-            lines.append(f"![{self.draw(results, picture)}]({picture.name})")
+            if (title := self.draw(results, picture)) is not None:
+                lines.append(f"![{title}]({picture.name})")
         path = results.write(directory, bars, lines)
         if lines:
             print("\n".join((*lines, "")))

@@ -1,11 +1,12 @@
 """Measure sharded training on two ranks beside torch's own, and write what came out.
 
-python benchmarks/sharded/run.py [--rounds N] [--output DIR]
+python benchmarks/sharded/run.py [--rounds N] [--output DIR] [--only WORKLOAD]
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +27,11 @@ NUM_RANKS = 2
 NUM_LOOKS = 7  # at memory between steps, which depends on what lay above what in the heap
 NUM_STARTS = 4  # of all processes that are timed
 TIMEOUT = 1800.0
-MODELS = ("mlp", "transformer")
+# Models with the kind of Adam that trains them; and memory, of which there are no times.
+TIMED = tuple(
+    f"{model}, {kind} Adam" for model in ("mlp", "transformer") for kind in ("default", "fused")
+)
+MEMORY = "memory"
 DEEPSPEED = "DeepSpeed ZeRO-2"
 TIMED_SETTINGS = (
     "alone",
@@ -66,21 +71,21 @@ DRAWN_SETTINGS = ("DDP", "kadril, stage 1", "kadril, stage 2", "kadril, compiled
 PROGRAM = Path(__file__).with_name("rank.py")
 
 
-def measure(num_rounds: int) -> Measured:
+def measure(num_rounds: int, workloads: Sequence[str]) -> Measured:
     """Time all settings, and look at the memory of each; all in processes of their own."""
-    timed = [
-        measure_time(model, kind, num_rounds) for model in MODELS for kind in ("default", "fused")
-    ]
-    memory = measure_memory()
-    step = {setting: trace(setting) for setting in TRACED_SETTINGS}
-    return Measured.join([*timed, Measured([], {"memory": memory, "step": step})])
+    parts = [measure_time(name, num_rounds) for name in workloads if name != MEMORY]
+    if MEMORY in workloads:
+        step = {setting: trace(setting) for setting in TRACED_SETTINGS}
+        parts.append(Measured([], {"memory": measure_memory(), "step": step}))
+    return Measured.join(parts)
 
 
-def measure_time(model: str, kind: str, num_rounds: int) -> Measured:
+def measure_time(workload: str, num_rounds: int) -> Measured:
     """Time all settings of a model with one kind of Adam."""
-    words = ["--model", model, *(["--fused"] if kind == "fused" else [])]
+    model, _, kind = workload.partition(", ")
+    words = ["--model", model, *(["--fused"] if kind == "fused Adam" else [])]
     return time_workload(
-        f"{model}, {kind} Adam",
+        workload,
         PROGRAM,
         {setting: [*words, "--setting", setting] for setting in TIMED_SETTINGS},
         num_ranks=NUM_RANKS,
@@ -128,7 +133,7 @@ def trace(setting: str) -> list[dict[str, object]]:
 def describe_memory(results: Results) -> list[str]:
     """Return a line for each setting."""
     lines = []
-    for model, settings in results.facts["memory"].items():
+    for model, settings in results.facts.get("memory", {}).items():
         for setting in settings:
             looks = rest_of(results, model, setting)
             after, growth = (median(each) / 2**20 for each in zip(*looks, strict=True))
@@ -136,7 +141,7 @@ def describe_memory(results: Results) -> list[str]:
                 f"memory of the host between steps, {model}, {setting}: {after:.0f} MiB (PSS of"
                 f" all ranks), of which {growth:.0f} MiB more than before the model was made"
             )
-    for setting in results.facts["step"]:
+    for setting in results.facts.get("step", {}):
         growth = peak_of(results, setting) / 2**20
         most = max(trace_of(results, setting, rank).peak for rank in range(NUM_RANKS)) / 2**20
         lines.append(
@@ -151,8 +156,10 @@ def trace_of(results: Results, setting: str, rank: int) -> MemoryTrace:
     return MemoryTrace(**results.facts["step"][setting][rank]["trace"])
 
 
-def draw(results: Results, path: Path) -> str:
-    """Draw the memory of rank 0 over one step."""
+def draw(results: Results, path: Path) -> str | None:
+    """Draw the memory of rank 0 over one step, if it was measured."""
+    if "step" not in results.facts:
+        return None
     traces = {setting: trace_of(results, setting, 0) for setting in DRAWN_SETTINGS}
     title = f"Memory of one of {results.num_ranks} ranks over a step, 108 MiB of gradients, Adam"
     draw_memory(traces, title, path)
@@ -170,4 +177,5 @@ if __name__ == "__main__":
         check=check_bars,
         describe=describe_memory,
         draw=draw,
+        workloads=(*TIMED, MEMORY),
     ).main()
