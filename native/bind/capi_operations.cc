@@ -353,7 +353,9 @@ KADRIL_EXPORT int64_t kadril_submit(const kadril_request* asked) {
   }
   const int64_t ticket = holder->ticket;
   const int status = with_set(asked->set, [&](Set& set) {
-    if (set.conductor) request->descriptor.era = set.conductor->era_of(asked->step);
+    // Who has joined asks for nothing in particular: a join meets whatever the others' steps do.
+    const uint64_t step = is_join ? 0 : asked->step;
+    if (set.conductor) request->descriptor.stamp = set.conductor->stamp_of(step);
     const auto put = name ? submit_to : submit_unnamed;
     return put(set, asked->set, std::move(request), on_ticket_done, holder.get());
   });

@@ -95,7 +95,7 @@ class Completion {
   int last_joined = -1;
 
   std::string key;     // of the request, while it is under way
-  uint64_t era = 0;    // of the request
+  Stamp stamp;         // of the request
   Callback callback;   // called by the engine's thread when it is done
   Allocator allocate;  // by the engine's thread, for outputs; the heap where there is none
   std::shared_ptr<Waiters> waiters;

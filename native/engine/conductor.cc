@@ -98,7 +98,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
     }
     request->completion->waiters = waiters_;
     request->completion->key = request->descriptor.key();
-    request->completion->era = request->descriptor.era;
+    request->completion->stamp = request->descriptor.stamp;
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
@@ -113,7 +113,7 @@ void Conductor::cancel(const std::shared_ptr<Completion>& completion) {
     if (failure_ || is_closing_ || completion->is_done()) return;
     in_flight_.erase(completion->key);
     cancelled_.push_back(completion);
-    if (completion->era > 0) eras_.advance_to(completion->era + 1);
+    if (completion->stamp.era > 0) eras_.advance_to(completion->stamp.era + 1);
     has_mail_.store(true);
   }
   lane_->bell().ring();
@@ -168,7 +168,7 @@ std::vector<std::unique_ptr<Request>> Conductor::take_untold() {
     if (found == cancelled_.end()) continue;
     cancelled_.erase(found);
     const Descriptor& asked = request->descriptor;
-    if (asked.era > 0) untold_.push_back({asked.key(), asked.era});
+    if (asked.stamp.era > 0) untold_.push_back({asked.key(), asked.stamp});
     requests.push_back(std::move(request));
   }
   std::erase(inbox_, nullptr);
@@ -321,7 +321,9 @@ Error Conductor::cycle() {
     fail_unserved(ready, *error);
     return error;
   }
-  eras_.advance_to(ledger_.era());  // before anybody hears that a request has failed
+  // Before anybody hears that a request has failed.
+  eras_.advance_to(ledger_.era());
+  eras_.promote(ledger_.promotion());
   end_cancelled(ledger_.take_withdrawn());
   end_stale(ledger_.take_stale());
   const auto events = timeline();

@@ -89,8 +89,8 @@ class Conductor final {
   int me() const { return lane_->me(); }
   uint64_t num_cycles() const { return num_cycles_.load(std::memory_order_relaxed); }
   int num_in_flight();  // requests that are not done
-  // The era of a step of this member, for its descriptors; 0 for no step.
-  uint64_t era_of(uint64_t step) { return eras_.of_step(step); }
+  // The stamp of a step of this member, for its descriptors; the caller's number is 0 for no step.
+  Stamp stamp_of(uint64_t caller_step) { return eras_.of_step(caller_step); }
   // Deadlocks that were found: the same number on all members whose requests they ended.
   uint64_t num_deadlocks() const { return num_deadlocks_.load(); }
 

@@ -110,7 +110,7 @@ std::string Descriptor::make_key(Verb verb, bool is_group, const std::string& na
 bool Descriptor::same_request(const Descriptor& other) const {
   return verb == other.verb && reduction == other.reduction && root == other.root &&
          scale.before == other.scale.before && scale.after == other.scale.after &&
-         is_named == other.is_named && is_group == other.is_group && era == other.era &&
+         is_named == other.is_named && is_group == other.is_group && stamp.era == other.stamp.era &&
          name == other.name && note == other.note && pieces == other.pieces &&
          splits == other.splits;
 }
@@ -187,7 +187,8 @@ void Writer::descriptor(const Descriptor& value) {
   number(value.root);
   number(value.scale.before);
   number(value.scale.after);
-  number(value.era);
+  number(value.stamp.step);
+  number(value.stamp.era);
   text(value.name);
   text(value.note);
   text(value.site);
@@ -231,7 +232,8 @@ Descriptor Reader::descriptor() {
   value.root = number<int32_t>();
   value.scale.before = number<double>();
   value.scale.after = number<double>();
-  value.era = number<uint64_t>();
+  value.stamp.step = number<uint64_t>();
+  value.stamp.era = number<uint64_t>();
   value.name = text();
   value.note = text();
   value.site = text();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtype.h"
+#include "engine/eras.h"
 #include "kernels.h"
 
 namespace kadril {
@@ -49,7 +50,7 @@ struct Descriptor {
   bool is_group = false;  // names of groups are apart from names of single tensors
   int32_t root = -1;      // member, of a broadcast
   Scale scale;
-  uint64_t era = 0;  // of the step it belongs to, see eras.h; 0 of none
+  Stamp stamp;  // of the step it belongs to
   std::string name;
   std::string note;  // compared as it is: for requests that carry an agreement and no data
   std::string site;  // where it was asked for; shown, not compared

@@ -10,7 +10,8 @@
 //                                                                 with the "b" of step 2
 //
 // A member that withdraws is in the next era at once, and the others when they hear of it, which is
-// at the same message. A step keeps the era that it began in.
+// at the same message. A step keeps the era that it began in, unless the ledger finds that one before
+// it had ended without a word (see met_steps.h): then it is of a later era than that one.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +23,24 @@
 
 namespace kadril {
 
+// A step as its requests tell of it; zeros for no step, which is of every era.
+struct Stamp {
+  uint64_t step = 0;  // steps of one member are numbered in the order in which they begin
+  uint64_t era = 0;
+};
+
 class Eras {
  public:
-  // The era of a step, which begins with its first request; 0 of no step, which is of every era.
-  uint64_t of_step(uint64_t step) {
-    if (step == 0) return 0;
+  // The stamp of a step that the caller knows by this number. It begins with its first request.
+  Stamp of_step(uint64_t caller_step) {
+    if (caller_step == 0) return {};
     const std::lock_guard lock(mutex_);
-    for (const auto& [known, era] : recent_) {
-      if (known == step) return era;
+    for (const auto& [known, stamp] : recent_) {
+      if (known == caller_step) return stamp;
     }
     if (recent_.size() == max_recent) recent_.pop_front();
-    recent_.emplace_back(step, current_);
-    return current_;
+    recent_.emplace_back(caller_step, Stamp{++num_steps_, current_});
+    return recent_.back().second;
   }
 
   // Steps that begin from now on are of this era, or of a later one.
@@ -42,12 +49,21 @@ class Eras {
     current_ = std::max(current_, era);
   }
 
+  // This step and those after it are of this era, or of a later one.
+  void promote(const Stamp& from) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [known, stamp] : recent_) {
+      if (stamp.step >= from.step) stamp.era = std::max(stamp.era, from.era);
+    }
+  }
+
  private:
   static constexpr size_t max_recent = 64;  // steps of one process that are under way at once
 
-  std::mutex mutex_;  // guards the two below
+  std::mutex mutex_;  // guards the three below
   uint64_t current_ = 1;
-  std::deque<std::pair<uint64_t, uint64_t>> recent_;  // steps with their eras, the oldest first
+  uint64_t num_steps_ = 0;
+  std::deque<std::pair<uint64_t, Stamp>> recent_;  // by the caller's number, the oldest first
 };
 
 }  // namespace kadril

@@ -37,16 +37,28 @@ Ledger::Ledger(int num_members, int me, size_t capacity)
     : num_members_(num_members),
       me_(me),
       capacity_(capacity),
+      met_(num_members),
+      promotions_(static_cast<size_t>(num_members)),
       joined_(static_cast<size_t>(num_members)),
       stuck_on_(static_cast<size_t>(num_members)) {}
 
-// message:  number of withdrawn ids | ids | number of untold | their keys and eras
-//           | number of ids | ids | number of descriptors | descriptors [| id it is stuck on]
+// message:  number of withdrawn ids | ids | number of untold | their keys and stamps
+//           | step of the ids | number of ids | ids
+//           | number of descriptors | descriptors [| id it is stuck on]
+//
+// A name that was used before is told by its number, if it is used as before, and by the same step as
+// the others of the message: most often one step is under way.
 void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
                    const std::vector<std::shared_ptr<Completion>>& withdrawn,
                    const std::vector<Untold>& untold, std::vector<std::byte>& message) {
   std::vector<uint32_t> ids, withdrawn_ids;
+  uint64_t step = 0;
   for (const auto& completion : withdrawn) {
+    if (join_ && join_->completion == completion) {
+      withdrawn_ids.push_back(join_id);
+      withdrawn_.push_back(std::move(join_));
+      continue;
+    }
     LedgerEntry* entry = find_mine(completion.get());
     if (!entry) continue;
     withdrawn_ids.push_back(entry->id);
@@ -58,7 +70,10 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
     const auto known = ids_.find(request->descriptor.key());
     if (known != ids_.end()) {
       LedgerEntry& entry = *entries_[known->second];
-      if (entry.has_said[self] && entry.said[self].same_request(request->descriptor)) {
+      const bool is_same_step = ids.empty() || request->descriptor.stamp.step == step;
+      if (is_same_step && entry.has_said[self] &&
+          entry.said[self].same_request(request->descriptor)) {
+        step = request->descriptor.stamp.step;
         ids.push_back(entry.id);
         entry.mine = std::move(request);
         ++num_mine_;
@@ -75,8 +90,10 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
   writer.number(static_cast<uint32_t>(untold.size()));
   for (const Untold& each : untold) {
     writer.text(each.key);
-    writer.number(each.era);
+    writer.number(each.stamp.step);
+    writer.number(each.stamp.era);
   }
+  writer.number(step);
   writer.number(static_cast<uint32_t>(ids.size()));
   for (const uint32_t id : ids) writer.number(id);
   writer.number(static_cast<uint32_t>(sent_.size()));
@@ -88,7 +105,11 @@ void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& m
   const bool is_join = join_ && join_->completion.get() == completion;
   if (!found && !is_join) return;
   Writer writer(message);
-  for (int i = 0; i < 4; ++i) writer.number(uint32_t{0});
+  writer.number(uint32_t{0});
+  writer.number(uint32_t{0});
+  writer.number(uint64_t{0});
+  writer.number(uint32_t{0});
+  writer.number(uint32_t{0});
   writer.number(is_join ? join_id : found->id);
 }
 
@@ -122,11 +143,14 @@ bool Ledger::read_one(int member, std::span<const std::byte> message,
   for (uint32_t i = 0; i < num_untold && !reader.has_failed(); ++i) {
     reader.text();
     reader.number<uint64_t>();
+    reader.number<uint64_t>();
   }
+  const auto step = reader.number<uint64_t>();
   const auto num_ids = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_ids && !reader.has_failed(); ++i) {
     const auto id = reader.number<uint32_t>();
     if (id >= entries_.size() || !entries_[id]) return false;
+    entries_[id]->said[static_cast<size_t>(member)].stamp.step = step;
     mark_present(*entries_[id], member, ready);
   }
   const auto num_descriptors = reader.number<uint32_t>();
@@ -159,6 +183,12 @@ bool Ledger::read_withdrawals(int member, Reader& reader) {
   const auto num_withdrawn = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_withdrawn && !reader.has_failed(); ++i) {
     const auto id = reader.number<uint32_t>();
+    if (id == join_id && joined_[static_cast<size_t>(member)]) {
+      joined_[static_cast<size_t>(member)] = false;
+      --num_joined_;
+      has_news_ = true;
+      continue;
+    }
     if (reader.has_failed() || id >= entries_.size() || !entries_[id]) return false;
     LedgerEntry& entry = *entries_[id];
     if (entry.num_present == 0 || !entry.is_present[static_cast<size_t>(member)]) return false;
@@ -166,15 +196,17 @@ bool Ledger::read_withdrawals(int member, Reader& reader) {
     has_news_ = true;
     const Descriptor& said = entry.said[static_cast<size_t>(member)];
     if (--entry.num_present == 0 && !said.is_named) unnamed_.push_back(entry.id);
-    if (said.era > 0) withdraw_era(entry, member, said.era);
+    if (said.stamp.era > 0) withdraw_era(entry, member, said.stamp.era);
   }
   const auto num_untold = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_untold && !reader.has_failed(); ++i) {
     const std::string key = reader.text();
-    const auto era = reader.number<uint64_t>();
+    Stamp stamp;
+    stamp.step = reader.number<uint64_t>();
+    stamp.era = reader.number<uint64_t>();
     if (reader.has_failed() || key.size() < 2) return false;
     has_news_ = true;
-    withdraw_era(find_or_make(key), member, era);
+    withdraw_era(find_or_make(key), member, era_of(member, stamp));
   }
   return !reader.has_failed();
 }
@@ -188,19 +220,61 @@ void Ledger::withdraw_era(LedgerEntry& entry, int member, uint64_t era) {
   drop_stale(entry);
 }
 
+// The era of a step, which may be later than the member knew when it stamped its request.
+uint64_t Ledger::era_of(int member, const Stamp& stamp) const {
+  const Stamp& promotion = promotions_[static_cast<size_t>(member)];
+  const bool is_promoted = promotion.step > 0 && stamp.step >= promotion.step;
+  return is_promoted ? std::max(stamp.era, promotion.era) : stamp.era;
+}
+
+// A member that will not meet this one's request: it may ask for it in a later era only, or has gone
+// on from the step that has met this one's. With the member -1 where there is none.
+Ledger::Later Ledger::find_later(const LedgerEntry& entry, size_t member) const {
+  const Stamp& mine = entry.said[member].stamp;
+  for (size_t other = 0; other < entry.said.size(); ++other) {
+    const int found = static_cast<int>(other);
+    if (entry.first_era[other] > mine.era) return {found, 0};
+    if (other == member) continue;
+    const uint64_t met = met_.partner(member, mine.step, other);
+    const uint64_t asked = entry.is_present[other] ? entry.said[other].stamp.step : 0;
+    if (met > 0 && asked > met) return {found, asked};
+    // Or that one's step has met a later one of this member.
+    if (asked > 0 && met_.partner(other, asked, member) > mine.step) return {found, 0};
+    const uint64_t next = met > 0 && asked != met ? met_.next_after(other, met) : 0;
+    if (next > 0) return {found, next};
+  }
+  return {};
+}
+
+// A step of this era is over. What a member asks for that has gone on from it in silence is of a later
+// era: what is withdrawn of the step that is over has nothing to do with that.
+void Ledger::end_step(const Later& later, uint64_t era) {
+  era_ = std::max(era_, era + 1);
+  if (later.step == 0) return;
+  const auto index = static_cast<size_t>(later.member);
+  Stamp& promotion = promotions_[index];
+  if (promotion.step > 0 && promotion.step <= later.step && promotion.era > era) return;
+  promotion = {later.step, era + 1};
+  for (const auto& each : entries_) {
+    if (!each || each->num_present == 0 || !each->is_present[index]) continue;
+    Stamp& stamp = each->said[index].stamp;
+    stamp.era = era_of(later.member, stamp);
+    each->first_era[index] = std::max(each->first_era[index], stamp.era);
+  }
+}
+
 // Take out the requests that others will not meet any more. All members do so at the same message.
 void Ledger::drop_stale(LedgerEntry& entry) {
   for (size_t member = 0; entry.num_present > 0 && member < entry.is_present.size(); ++member) {
-    const uint64_t era = entry.said[member].era;
-    if (!entry.is_present[member] || era == 0) continue;
-    const auto later = std::find_if(entry.first_era.begin(), entry.first_era.end(),
-                                    [&](uint64_t first) { return first > era; });
-    if (later == entry.first_era.end()) continue;
+    if (!entry.is_present[member] || entry.said[member].stamp.era == 0) continue;
+    const Later later = find_later(entry, member);
+    if (later.member < 0) continue;
     entry.is_present[member] = false;
     --entry.num_present;
-    era_ = std::max(era_, *later);
+    const uint64_t first = entry.first_era[static_cast<size_t>(later.member)];
+    end_step(later, std::max(entry.said[member].stamp.era, later.step > 0 ? 0 : first - 1));
     if (!entry.mine || static_cast<int>(member) != me_) continue;
-    stale_.push_back({std::move(entry.mine), static_cast<int>(later - entry.first_era.begin())});
+    stale_.push_back({std::move(entry.mine), later.member});
     --num_mine_;
   }
 }
@@ -246,6 +320,7 @@ LedgerEntry& Ledger::find_or_make(const std::string& key) {
   entry->has_said.resize(size);
   entry->is_present.resize(size);
   entry->first_era.resize(size);
+  entry->last_step.resize(size);
   ids_.emplace(key, id);
   return *(entries_[id] = std::move(entry));
 }
@@ -258,7 +333,15 @@ void Ledger::mark_present(LedgerEntry& entry, int member, std::vector<Agreement>
   const auto index = static_cast<size_t>(member);
   entry.is_present[index] = true;
   ++entry.num_present;
-  entry.first_era[index] = std::max(entry.first_era[index], entry.said[index].era);
+  Stamp& stamp = entry.said[index].stamp;
+  stamp.era = era_of(member, stamp);
+  entry.first_era[index] = std::max(entry.first_era[index], stamp.era);
+  const uint64_t before = std::exchange(entry.last_step[index], stamp.step);
+  if (before > 0 && stamp.step > before && met_.end(index, before, stamp.step)) {
+    for (const auto& each : entries_) {
+      if (each && each->num_present > 0) drop_stale(*each);
+    }
+  }
   drop_stale(entry);
   if (is_complete(entry)) close_entry(entry, ready);
 }
@@ -274,9 +357,13 @@ bool Ledger::is_complete(const LedgerEntry& entry) const {
 
 void Ledger::close_entry(LedgerEntry& entry, std::vector<Agreement>& ready) {
   std::vector<const Descriptor*> said(joined_.size());
+  std::vector<uint64_t> steps(joined_.size());
   for (size_t member = 0; member < said.size(); ++member) {
-    said[member] = entry.is_present[member] ? &entry.said[member] : nullptr;
+    if (!entry.is_present[member]) continue;
+    said[member] = &entry.said[member];
+    steps[member] = entry.said[member].stamp.step;
   }
+  met_.meet(steps);
   Agreement agreement;
   agreement.entry = &entry;
   agreement.problem = find_disagreement(said);
@@ -296,7 +383,7 @@ void Ledger::close_entry(LedgerEntry& entry, std::vector<Agreement>& ready) {
 // What was asked for of this name has failed, and with it the steps that asked for it.
 void Ledger::end_eras(const LedgerEntry& entry) {
   for (size_t member = 0; member < entry.is_present.size(); ++member) {
-    const uint64_t era = entry.said[member].era;
+    const uint64_t era = entry.said[member].stamp.era;
     if (entry.is_present[member] && era > 0) era_ = std::max(era_, era + 1);
   }
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/met_steps.h"
 #include "engine/request.h"
 #include "failure.h"
 
@@ -24,6 +25,7 @@ struct LedgerEntry {
   // By member: the first era of which it may still ask for this. Requests of others that are of an
   // earlier one will never be met.
   std::vector<uint64_t> first_era;
+  std::vector<uint64_t> last_step;  // by member: that asked for this last, see met_steps.h
   int num_present = 0;
   uint64_t last_used = 0;
   Clock::time_point since;        // when the first member asked
@@ -50,7 +52,7 @@ struct Stale {
 // a step, since theirs of that step will not be met.
 struct Untold {
   std::string key;
-  uint64_t era = 0;
+  Stamp stamp;
 };
 
 class Ledger {
@@ -77,6 +79,8 @@ class Ledger {
   std::vector<Stale> take_stale();
   // The first era in which nothing was refused or withdrawn: the same for all members.
   uint64_t era() const { return era_; }
+  // From which step on this member is of a later era than it knew; zeros where there is none.
+  const Stamp& promotion() const { return promotions_[static_cast<size_t>(me_)]; }
 
   // Whether there was a request among the messages read last, and whether all members said in them
   // that they are stuck, so that none of what they wait for can come.
@@ -114,6 +118,13 @@ class Ledger {
   std::vector<const LedgerEntry*> pending() const;  // of any member, oldest first
   bool read_withdrawals(int member, Reader& reader);
   void withdraw_era(LedgerEntry& entry, int member, uint64_t era);
+  uint64_t era_of(int member, const Stamp& stamp) const;
+  struct Later {
+    int member = -1;
+    uint64_t step = 0;  // by which it was found to have gone on; 0 where it said so
+  };
+  Later find_later(const LedgerEntry& entry, size_t member) const;
+  void end_step(const Later& later, uint64_t era);
   void drop_stale(LedgerEntry& entry);
   void end_eras(const LedgerEntry& entry);
   void settle_joins(std::vector<Agreement>& ready);
@@ -131,6 +142,8 @@ class Ledger {
   std::vector<std::unique_ptr<Request>> withdrawn_;
   std::vector<Stale> stale_;
   uint64_t era_ = 1;
+  MetSteps met_;
+  std::vector<Stamp> promotions_;  // by member: the last
   std::vector<uint32_t> unnamed_;  // served, and never to be used again
 
   std::vector<bool> joined_;

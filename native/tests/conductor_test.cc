@@ -255,8 +255,16 @@ void meet(Party& party) {
 std::unique_ptr<Request> of_step(Conductor& conductor, uint64_t step, const std::string& name,
                                  std::vector<float>& values) {
   auto request = sum_of(name, values);
-  request->descriptor.era = conductor.era_of(step);
+  request->descriptor.stamp = conductor.stamp_of(step);
   return request;
+}
+
+std::shared_ptr<Completion> ask(Conductor& conductor, uint64_t step, const std::string& name,
+                                std::vector<float>& values) {
+  auto request = of_step(conductor, step, name, values);
+  auto completion = request->completion;
+  CHECK_OK(conductor.submit(std::move(request)));
+  return completion;
 }
 
 // Two steps of two requests, "a" and "b". In the first of them member 0 fails by itself, and takes
@@ -267,13 +275,12 @@ void test_a_cancelled_step_is_not_served_with_the_next(bool has_been_told) {
   Party party(2);
   Conductor& mine = *party.conductors[0];
   Conductor& other = *party.conductors[1];
-  const auto ask = [](Conductor& conductor, uint64_t step, const std::string& name,
-                      std::vector<float>& values) {
-    auto request = of_step(conductor, step, name, values);
-    auto completion = request->completion;
-    CHECK_OK(conductor.submit(std::move(request)));
-    return completion;
-  };
+  auto d_of_mine = ask(mine, 10, "d", next_b0);
+  auto d_of_other = ask(other, 20, "d", next_b1);
+  await(*d_of_mine);
+  await(*d_of_other);
+  next_b0[0] = 30;
+  next_b1[0] = 40;
   std::shared_ptr<Completion> taken_back;
   if (has_been_told) taken_back = ask(mine, 11, "b", b0);
   auto a_of_mine = ask(mine, 11, "a", a0);
@@ -298,11 +305,114 @@ void test_a_cancelled_step_is_not_served_with_the_next(bool has_been_told) {
   CHECK(!next_of_mine->failure() && !next_of_other->failure());
   CHECK(next_b0[0] == 70 && next_b1[0] == 70 && b1[0] == 20);
   // A step of before the failure that goes on elsewhere under names of its own.
-  auto c_of_mine = ask(mine, 11, "c", a0);
-  auto c_of_other = ask(other, 21, "c", a1);
+  auto c_of_mine = ask(mine, 10, "c", a0);
+  auto c_of_other = ask(other, 20, "c", a1);
   await(*c_of_mine);
   await(*c_of_other);
   CHECK(!c_of_mine->failure() && !c_of_other->failure());
+}
+
+// The first step of member 0 ends after "a", before it has asked for "b" and "c", and says nothing.
+// The others come to "b" when it asks for that of its next step, or before: they are refused, also
+// if one of them has withdrawn "c" meanwhile, and the next step is served with their next.
+void test_a_step_that_ended_in_silence_is_not_served_with_the_next(int size, bool is_late,
+                                                                   bool asks_a_first) {
+  Party party(size);
+  const auto count = static_cast<size_t>(size);
+  std::vector<std::vector<float>> a(count, {1}), b(count, {1}), c(count, {1}), next(count, {2});
+  std::vector<std::shared_ptr<Completion>> asked(count), third(count);
+  const auto ask_all = [&](uint64_t step, const char* name, auto& values, size_t from, auto& done) {
+    for (size_t i = from; i < count; ++i) {
+      done[i] = ask(*party.conductors[i], 10 * (i + 1) + step, name, values[i]);
+    }
+  };
+  ask_all(1, "a", a, 0, asked);
+  for (auto& each : asked) await(*each);
+  CHECK(a[0][0] == static_cast<float>(size));
+  ask_all(1, "c", c, 1, third);
+  if (!is_late) ask_all(1, "b", b, 1, asked);
+  // Most often a step comes to "b" after its "a", which the others do not ask for yet.
+  auto next_a = asks_a_first ? ask(*party.conductors[0], 12, "a", a[0]) : nullptr;
+  if (!asks_a_first) asked[0] = ask(*party.conductors[0], 12, "b", next[0]);
+  auto next_c = ask(*party.conductors[0], 12, "c", c[0]);
+  if (is_late) {
+    meet(party);
+    ask_all(1, "b", b, 1, asked);
+  }
+  for (size_t i = 1; i < count; ++i) {
+    await(*asked[i]);
+    CHECK(asked[i]->failure() && asked[i]->failure()->reason == Reason::mismatch);
+    CHECK(asked[i]->failure()->detail.find("rank 0") != std::string::npos && b[i][0] == 1);
+    party.conductors[i]->cancel(third[i]);  // as TensorFlow does with what else a step waits for
+  }
+  for (size_t i = 1; i < count; ++i) await(*third[i]);
+  if (asks_a_first) asked[0] = ask(*party.conductors[0], 12, "b", next[0]);
+  CHECK(!asked[0]->is_done() && !next_c->is_done());
+  for (size_t i = 1; i < count; ++i) {
+    if (asks_a_first) ask(*party.conductors[i], 10 * (i + 1) + 2, "a", a[i]);
+    asked[i] = ask(*party.conductors[i], 10 * (i + 1) + 2, "b", next[i]);
+    third[i] = ask(*party.conductors[i], 10 * (i + 1) + 2, "c", c[i]);
+  }
+  third[0] = next_c;
+  if (next_a) await(*next_a);
+  for (size_t i = 0; i < count; ++i) {
+    await(*asked[i]);
+    await(*third[i]);
+    CHECK(!asked[i]->failure() && next[i][0] == static_cast<float>(2 * size));
+    CHECK(!third[i]->failure() && c[i][0] == static_cast<float>(size));
+  }
+}
+
+// Steps of two threads, which the members begin in opposite order, have nothing to do with each
+// other.
+void test_steps_side_by_side() {
+  std::vector<float> x0(1, 1), y0(1, 1), x1(1, 1), y1(1, 1);
+  Party party(2);
+  Conductor& mine = *party.conductors[0];
+  Conductor& other = *party.conductors[1];
+  for (const char* round : {"1", "2", "3"}) {
+    const std::string x = std::string("x") + round, y = std::string("y") + round;
+    const auto done = {ask(mine, 1, x, x0), ask(mine, 2, y, y0), ask(other, 2, y, y1),
+                       ask(other, 1, x, x1)};
+    for (const auto& each : done) {
+      await(*each);
+      CHECK(!each->failure());
+    }
+  }
+  CHECK(x0[0] == 8 && y1[0] == 8);
+}
+
+// A join that is taken back covers nothing any more, and does not end with those of the others.
+void test_a_cancelled_join() {
+  Party party(2);
+  Conductor& mine = *party.conductors[0];
+  Conductor& other = *party.conductors[1];
+  const auto join = [](Conductor& conductor) {
+    auto request = std::make_unique<Request>();
+    request->descriptor.verb = Verb::join;
+    request->descriptor.name = "join";
+    request->completion = std::make_shared<Completion>();
+    auto completion = request->completion;
+    CHECK_OK(conductor.submit(std::move(request)));
+    return completion;
+  };
+  std::vector<float> covered(1, 5), summed(1, 5), own(1, 6);
+  auto taken_back = join(mine);
+  await(*ask(other, 0, "covered", covered));
+  CHECK(covered[0] == 5);
+  mine.cancel(taken_back);
+  auto theirs = join(other);
+  await(*taken_back);
+  CHECK(taken_back->failure() && taken_back->failure()->reason == Reason::cancelled);
+  CHECK(!theirs->is_done());
+  auto again = join(mine);
+  await(*theirs);
+  await(*again);
+  CHECK(!theirs->failure() && !again->failure() && theirs->last_joined == again->last_joined);
+  auto sum = ask(other, 0, "summed", summed);
+  await(*ask(mine, 0, "summed", own));
+  await(*sum);
+  CHECK(summed[0] == 11 && own[0] == 11);
 }
 
 // Cancelled at any moment, before, while or after the others hear of it: it ends, and what comes
@@ -382,6 +492,15 @@ int main() {
   for (const bool has_been_told : {false, true}) {
     test_a_cancelled_step_is_not_served_with_the_next(has_been_told);
   }
+  for (const int size : {2, 4}) {
+    for (const bool is_late : {false, true}) {
+      for (const bool asks_a_first : {false, true}) {
+        test_a_step_that_ended_in_silence_is_not_served_with_the_next(size, is_late, asks_a_first);
+      }
+    }
+  }
+  test_steps_side_by_side();
+  test_a_cancelled_join();
   test_cancelling_at_any_moment();
   test_results_go_where_the_caller_wants_them();
   test_many_submitters();
