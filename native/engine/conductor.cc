@@ -12,10 +12,6 @@
 namespace kadril {
 namespace {
 
-// A message up to this size needs one call; the rest of a longer one goes in a second.
-constexpr uint64_t block_bytes = 1024;
-constexpr uint64_t room_bytes = block_bytes - sizeof(uint32_t);
-
 constexpr double first_pause = 0.0005;
 constexpr double longest_pause = 0.1;
 constexpr double for_ever = 3600;
@@ -83,6 +79,13 @@ Conductor::~Conductor() {
   close();
 }
 
+bool Conductor::is_large(const Request& request) const {
+  const auto& pieces = request.descriptor.pieces;
+  return std::any_of(pieces.begin(), pieces.end(), [this](const Piece& piece) {
+    return piece.bytes() > options_.fusion.largest_piece;
+  });
+}
+
 Error Conductor::submit(std::unique_ptr<Request> request) {
   if (fork_mark_.is_in_child()) return fail(Reason::forked);
   Submitters::add_this_thread(options_.submitters);
@@ -99,6 +102,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
     request->completion->waiters = waiters_;
     request->completion->key = request->descriptor.key();
     request->completion->stamp = request->descriptor.stamp;
+    if (is_large(*request)) has_large_mail_.store(true);
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
   }
@@ -229,9 +233,11 @@ double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point no
 }
 
 // As long as nobody waits for results, more requests are likely to come: a cycle for many costs as
-// much as one for the first of them. Yielding, since whoever asks may need this very core.
+// much as one for the first of them. Yielding, since whoever asks may need this very core. A large
+// array gains nothing by company, and where all cores compute a yield costs milliseconds.
 void Conductor::linger(uint32_t cycle) {
   const auto start = Clock::now();
+  if (has_large_mail_.load()) return;
   while (waiters_->size() == 0 && !is_closing_ && !lane_->bell().is_asked_for(cycle) &&
          seconds_between(start, Clock::now()) < linger_seconds) {
     sched_yield();
@@ -293,6 +299,7 @@ std::vector<std::byte> Conductor::next_message() {
   {
     const std::lock_guard lock(mutex_);
     has_mail_.store(false);
+    has_large_mail_.store(false);
     ended = take_untold();  // what was cancelled since the conductor woke
     requests = std::exchange(inbox_, {});
     cancelled = std::exchange(cancelled_, {});
@@ -387,6 +394,8 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
                           std::vector<std::vector<std::byte>>& all) {
   const auto size = static_cast<size_t>(lane_->size());
   const auto self = static_cast<size_t>(lane_->me());
+  const uint64_t block_bytes = lane_->block_bytes();
+  const uint64_t room_bytes = block_bytes - sizeof(uint32_t);
   blocks_.resize(size * block_bytes);
   std::byte* own = blocks_.data() + self * block_bytes;
   const auto length = static_cast<uint32_t>(mine.size());

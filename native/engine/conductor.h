@@ -98,6 +98,7 @@ class Conductor final {
   void run() noexcept;
   bool await_work();  // false at the end
   void linger(uint32_t cycle);
+  bool is_large(const Request& request) const;
   Error check_patience(Clock::time_point now);
   double seconds_to_sleep(Clock::time_point start, Clock::time_point now) const;
   std::vector<std::byte> next_message();
@@ -132,6 +133,7 @@ class Conductor final {
   bool marks_cycles_ = false;
 
   std::atomic<bool> has_mail_{false};
+  std::atomic<bool> has_large_mail_{false};  // some of it is too large to be fused
   std::atomic<bool> is_closing_{false};
   std::atomic<bool> has_ended_{false};
   std::atomic<uint64_t> num_cycles_{0};

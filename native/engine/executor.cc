@@ -179,14 +179,17 @@ void Executor::finish_batch(Batch& batch, const char* phase, Clock::time_point b
   wake_finished();
 }
 
-// Sums of large arrays that follow each other and are of one kind; by what all members know.
+// Sums that follow each other and are of one kind, if the first is of a large array; by what all
+// members know. A shorter one in between does not part them: while it is summed by itself, the
+// links between hosts run empty.
 size_t Executor::num_together(size_t first) const {
   const Batch& leader = batches_[first];
+  if (!lane_.takes_many() || leader.bytes <= options_.largest_piece) return 1;
   uint64_t bytes = 0;
   size_t count = 0;
   for (const Batch& batch : std::span(batches_).subspan(first)) {
     bytes += batch.bytes;
-    const bool is_one_array = batch.slices.size() == 1 && batch.bytes > options_.largest_piece;
+    const bool is_one_array = batch.slices.size() == 1;
     const bool is_plain = batch.verb == Verb::allreduce && batch.reduction != Reduction::adasum &&
                           !(batch.reduction == Reduction::average && is_integer(batch.dtype));
     const bool is_alike = batch.dtype == leader.dtype && batch.reduction == leader.reduction &&
@@ -194,7 +197,7 @@ size_t Executor::num_together(size_t first) const {
     if (!is_one_array || !is_plain || !is_alike || bytes > options_.threshold) break;
     ++count;
   }
-  return lane_.takes_many() ? std::max<size_t>(count, 1) : 1;
+  return std::max<size_t>(count, 1);
 }
 
 Error Executor::run_together(std::span<Batch> batches) {

@@ -53,6 +53,10 @@ class Lane {
   // Whether several arrays are reduced sooner in one call than in one call each: over a network the
   // next one is under way before the last bytes of the one before have come. The same on all members.
   virtual bool takes_many() const { return false; }
+
+  // Bytes that members exchange in each cycle, and mostly all that they have to say; the same on
+  // all of them.
+  virtual uint64_t block_bytes() const { return 1024; }
   // `call` has what the arrays have in common.
   virtual Error allreduce_many(const Call& call, std::span<const ReducedArray> arrays);
   virtual Error broadcast(const Call& call, void* memory) = 0;

@@ -8,6 +8,9 @@ An all-reduce of n bytes on H hosts:
     up to 64 KiB     every rank sends its part of the sum to one rank of each other host
     more             in chunks with several under way: 2 (H - 1) / H n over each uplink, the least
 
+A broadcast or an all-gather of little rides along in the meeting too, where a host has 1.4 KiB of
+it at most: so a cycle of the engine is one meeting.
+
 Sums are added inside a host first, pairwise by rank, and then pairwise across hosts (and racks,
 where `KADRIL_TIERS` names them). Where hosts have contiguous ranks, a power of two each, that is
 the order of every other transport, and the bits are the same. 16-bit floats are added in float32
@@ -104,15 +107,18 @@ class TieredTransport(TierGroup):
             self._pipeline.run(self._chunks_of(reduction))
 
     def _run_allreduce_many(self, reductions: Sequence[CheckedReduction]) -> None:
-        if len(reductions) < 2 or any(each.source.nbytes <= ROOM_BYTES for each in reductions):
+        # What fits into a meeting goes there, as it does alone: company must not change its bits.
+        short = [each for each in reductions if each.source.nbytes <= ROOM_BYTES]
+        long = [each for each in reductions if each.source.nbytes > ROOM_BYTES]
+        if len(long) < 2:
             super()._run_allreduce_many(reductions)
             return
-        first = reductions[0]
-        shapes = " + ".join(shaped(each.source) for each in reductions)
-        call = self._reduction_call("allreduce_many", shapes, first)
+        shapes = " + ".join(shaped(each.source) for each in long)
+        call = self._reduction_call("allreduce_many", shapes, long[0])
         with self._calling(call):
             self._agree(call)
-            self._pipeline.run(itertools.chain.from_iterable(map(self._chunks_of, reductions)))
+            self._pipeline.run(itertools.chain.from_iterable(map(self._chunks_of, long)))
+        super()._run_allreduce_many(short)
 
     def _chunks_of(self, reduction: CheckedReduction) -> Iterator[Chunk]:
         """Return the chunks of an all-reduce that all ranks have agreed on."""
@@ -189,7 +195,16 @@ class TieredTransport(TierGroup):
         call = Call("allgatherv", (counted(source, counts),), name=name)
         parts = [count * source.dtype.itemsize for count in counts]
         given, result = as_bytes(source.array), as_bytes(target.array)
+        most = max(parts, default=0)
         with self._calling(call):
+            if most * max(map(len, self.topology.hosts)) <= ROOM_BYTES:
+                payload = np.zeros(most, dtype=np.uint8)
+                payload[: given.size] = given
+                rows = self._agree(call, payload)
+                result[...] = np.concatenate(
+                    [row[:part] for row, part in zip(rows, parts, strict=True)]
+                )
+                return
             self._agree(call)
             tiers = TierGather(self, way_for(result.size, self.limits))
             self._pipeline.run(tiers.chunks(given, result, parts, self.chunk_bytes))
