@@ -43,8 +43,13 @@ class FaultyProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
-                (port,) = TARGET.unpack(client.recv(TARGET.size, socket.MSG_WAITALL))
-                server = socket.create_connection(("127.0.0.1", port))
+                try:
+                    (port,) = TARGET.unpack(client.recv(TARGET.size, socket.MSG_WAITALL))
+                    server = socket.create_connection(("127.0.0.1", port))
+                except (OSError, struct.error):
+                    # Nobody listens there yet, or the client is gone; the next one may fare better.
+                    client.close()
+                    continue
                 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.sockets += [client, server]
                 for ends in ((client, server), (server, client)):
