@@ -85,6 +85,8 @@ class Config:
             nothing records none.
         timeline_mark_cycles: whether the timeline shows the rounds of the negotiation.
         stall_check: whether a request that waits for long is reported at all.
+        allow_pickle: whether object collectives that do not say otherwise take any object; without
+            it they take plain data only. `--compat horovod` sets it. See SECURITY.md.
         fault: fault injection for tests, "point:action".
     """
 
@@ -107,6 +109,7 @@ class Config:
     timeline: str = ""
     timeline_mark_cycles: bool = False
     stall_check: bool = True
+    allow_pickle: bool = False
     fault: str = ""
 
     def __post_init__(self) -> None:

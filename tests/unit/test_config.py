@@ -38,6 +38,7 @@ def test_defaults_without_variables() -> None:
         ("timeline", "trace.json", "trace.json"),
         ("timeline_mark_cycles", "1", True),
         ("stall_check", "0", False),
+        ("allow_pickle", "1", True),
         ("fault", "allreduce:kill", "allreduce:kill"),
     ],
 )

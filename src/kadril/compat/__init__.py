@@ -126,6 +126,8 @@ def rank_variables(name: str, rank: int, hosts: tuple[tuple[int, ...], ...]) -> 
         "HOROVOD_LOCAL_SIZE": str(layout.local_size(rank)),
         "HOROVOD_CROSS_RANK": str(layout.cross_rank(rank)),
         "HOROVOD_CROSS_SIZE": str(layout.cross_size(rank)),
+        # Horovod's object collectives take any object, and its scripts cannot say so at the call.
+        "KADRIL_ALLOW_PICKLE": "1",
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from kadril.keras.family import FAMILY
 from kadril.shared_engine.elastic.state import ObjectState, all_or_nothing
 from kadril.shared_keras.optimizer_access import build, variables_of
-from kadril.torch.objects import broadcast_object
+from kadril.torch.elastic.state import send_object
 
 __all__ = ["KerasState"]
 
@@ -25,7 +25,7 @@ class KerasState(ObjectState):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         self._saved_values: list[Any] = self._read()
-        super().__init__(bcast_object=broadcast_object, **kwargs)
+        super().__init__(bcast_object=send_object, **kwargs)
 
     def _variables(self) -> list[Any]:
         if self.optimizer is None:

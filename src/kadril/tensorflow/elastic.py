@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kadril.errors import KadrilError, PeerLost
@@ -34,6 +35,9 @@ __all__ = [
     "reset",
     "run",
 ]
+
+# A state has whatever the program put into it.
+send_object = partial(broadcast_object, allow_pickle=True)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +76,7 @@ class TensorFlowState(ObjectState):
         if variables is None:
             variables = tf.compat.v1.global_variables()
         self.variables = list(variables)
-        send = broadcast_object_fn(session=session) if session else broadcast_object
+        send = broadcast_object_fn(session=session, allow_pickle=True) if session else send_object
         self._saved_values: list[Any] = self._read()
         super().__init__(bcast_object=send, get_rank=rank, **kwargs)
 
@@ -124,7 +128,7 @@ class TensorFlowKerasState(ObjectState):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         self._saved_values: list[Any] = self._read()
-        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
+        super().__init__(bcast_object=send_object, get_rank=rank, **kwargs)
 
     def _variables(self) -> list[Any]:
         found = list(self.model.variables)

@@ -1,7 +1,7 @@
-"""Any picklable object, from one rank to all or from all to all.
+"""Objects, from one rank to all or from all to all.
 
-Objects travel as pickle, which runs code when it is read. The bytes come from the ranks of this job
-only, which proved at rendezvous that they know its secret.
+Plain data travels by default; `allow_pickle=True` takes any object, and trusts the other ranks as
+much as the program that all of them run (`shared_engine/object_codec.py`).
 
 In eager mode objects are given at once; in a TF1 graph they need a session (`session=`, or the
 default one), in which the bytes are fed.
@@ -9,13 +9,17 @@ default one), in which the bytes are fed.
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from kadril.shared_engine.object_codec import (
+    check_plain,
+    decode,
+    encode,
+    is_pickle_allowed,
+)
 from kadril.tensorflow.basics import ProcessSet, global_process_set, rank
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.ops import allgather, broadcast
@@ -23,26 +27,18 @@ from kadril.tensorflow.ops import allgather, broadcast
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn"]
 
 
-def dumps(obj: Any) -> bytes:
-    """Pickle; with cloudpickle, which knows lambdas and classes of notebooks, where it is there."""
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
-    data: bytes = cloudpickle.dumps(obj)
-    return data
-
-
-def loads(data: bytes) -> Any:
-    """The object of these bytes, which came from ranks of this job."""
-    return pickle.load(io.BytesIO(data))  # noqa: S301 - see the top
+# A length that says that an object could not be sent, so that no rank waits for its bytes.
+FAILED = -1
 
 
 class ObjectMover:
     """Moves arrays of bytes: by eager ops, or by nodes of a graph that are made once."""
 
-    def __init__(self, session: Any, name: str, process_set: ProcessSet) -> None:
+    def __init__(
+        self, session: Any, name: str, process_set: ProcessSet, allow_pickle: bool | None
+    ) -> None:
         self.name = name
+        self._allow_pickle = allow_pickle
         self.process_set = process_set
         self._session = session
         self._nodes: dict[str, tuple[Any, Any]] = {}
@@ -62,33 +58,65 @@ class ObjectMover:
         given, result = self._nodes[kind]
         return session.run(result, feed_dict={given: array})
 
+    def _pack(self, obj: Any, is_allowed: bool) -> tuple[Any, Exception | None]:
+        """Return the bytes of an object as an array, or why the others cannot be sent it."""
+        try:
+            data = encode(obj)
+            check_plain(data, allow_pickle=is_allowed)
+        except Exception as error:  # whatever an object's own __reduce__ may raise
+            return np.zeros(0, np.uint8), error
+        return np.frombuffer(data, np.uint8), None
+
     def broadcast(self, obj: Any, root_rank: int) -> Any:
         """The root's object."""
         is_root = rank() == root_rank
-        data = np.frombuffer(dumps(obj), np.uint8) if is_root else np.zeros(0, np.uint8)
+        is_allowed = is_pickle_allowed(self._allow_pickle)
+        data, error = self._pack(obj, is_allowed) if is_root else (np.zeros(0, np.uint8), None)
 
         def operate(tensor: Any, name: str) -> Any:
             return broadcast(tensor, root_rank, name=name, process_set=self.process_set)
 
-        (length,) = self.run("size", np.array([data.size], np.int64), operate)
+        (length,) = self.run("size", as_length(data, error), operate)
+        if length == FAILED:
+            raise refusal(f"{self.name}: rank {root_rank}", error) from error
         received = data if is_root else np.zeros(int(length), np.uint8)
         received = self.run("data", received, operate)
-        return obj if is_root else loads(received.tobytes())
+        return obj if is_root else decode(received.tobytes(), allow_pickle=is_allowed)
 
     def allgather(self, obj: Any) -> list[Any]:
         """The objects of all ranks."""
-        data = np.frombuffer(dumps(obj), np.uint8)
+        is_allowed = is_pickle_allowed(self._allow_pickle)
+        data, error = self._pack(obj, is_allowed)
 
         def operate(tensor: Any, name: str) -> Any:
             return allgather(tensor, name=name, process_set=self.process_set)
 
-        lengths = self.run("sizes", np.array([data.size], np.int64), operate)
+        lengths = self.run("sizes", as_length(data, error), operate)
+        if FAILED in lengths:
+            places = np.flatnonzero(lengths == FAILED).tolist()
+            sender = f"{self.name}: position(s) {places} of the process set"
+            raise refusal(sender, error) from error
         received = self.run("data", data, operate)
         ends = np.cumsum(lengths)
         return [
-            loads(received[end - length : end].tobytes())
+            decode(received[end - length : end].tobytes(), allow_pickle=is_allowed)
             for end, length in zip(ends, lengths, strict=True)
         ]
+
+
+def as_length(data: Any, error: Exception | None) -> Any:
+    """Return the number of bytes as an array, or `FAILED`."""
+    return np.array([data.size if error is None else FAILED], np.int64)
+
+
+def refusal(sender: str, error: Exception | None) -> ValueError:
+    """Return the error of all ranks where somebody's object could not be sent."""
+    reason = "" if error is None else f": {error}"
+    return ValueError(
+        f"{sender} could not send its object{reason}. Send plain data (numbers, texts,"
+        " containers, arrays, tensors), or say allow_pickle=True at the call on all ranks:"
+        " reading a pickle runs code that its sender chose"
+    )
 
 
 def broadcast_object(
@@ -97,17 +125,25 @@ def broadcast_object(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    allow_pickle: bool | None = None,
 ) -> Any:
     """The root's object, on every rank; collective.
 
     Args:
-        obj: any picklable object; looked at on the root only.
+        obj: plain data, or any picklable object where that is allowed; looked at on the root only.
         root_rank: global rank that gives it, also within a process set.
         session: of a TF1 graph; the default one where None.
         name: of the call; needed only where several threads broadcast at the same time.
         process_set: the ranks that take part.
+        allow_pickle: whether any object is taken, by code that the root chooses; where None, the
+            option of the world (KADRIL_ALLOW_PICKLE, off by default).
+
+    Raises:
+        ValueError: on every rank, where the object cannot be pickled, or is not plain data and
+            pickle is not allowed.
     """
-    mover = ObjectMover(session, name or "broadcast_object", process_set)
+    mover = ObjectMover(session, name or "broadcast_object", process_set, allow_pickle)
     return mover.broadcast(obj, root_rank)
 
 
@@ -116,9 +152,11 @@ def broadcast_object_fn(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    allow_pickle: bool | None = None,
 ) -> Callable[[Any], Any]:
     """A function that broadcasts objects, and makes nodes of a TF1 graph only once."""
-    mover = ObjectMover(session, name or "broadcast_object_fn", process_set)
+    mover = ObjectMover(session, name or "broadcast_object_fn", process_set, allow_pickle)
     return lambda obj: mover.broadcast(obj, root_rank)
 
 
@@ -127,7 +165,9 @@ def allgather_object(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    allow_pickle: bool | None = None,
 ) -> list[Any]:
     """The objects of all ranks, in rank order, on every rank; collective."""
-    mover = ObjectMover(session, name or "allgather_object", process_set)
+    mover = ObjectMover(session, name or "allgather_object", process_set, allow_pickle)
     return mover.allgather(obj)

@@ -59,7 +59,7 @@ def broadcast_optimizer_state(
     check_same(OPERATION, describe_groups(optimizer))
     packer = Packer()
     form: Any = packer.pack(portable(optimizer, parameters)) if rank() == root_rank else None
-    form = broadcast_object(form, root_rank, name=f"{OPERATION}.form")
+    form = broadcast_object(form, root_rank, name=f"{OPERATION}.form", allow_pickle=True)
     if rank() == root_rank:
         broadcast_tensors(OPERATION, packer.named(), root_rank)
         return

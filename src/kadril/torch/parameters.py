@@ -51,7 +51,11 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     if not values:
         return
     if isinstance(params, MutableMapping):
-        params.update(broadcast_object(values, root_rank, name="broadcast_parameters.values"))
+        params.update(
+            broadcast_object(
+                values, root_rank, name="broadcast_parameters.values", allow_pickle=True
+            )
+        )
     else:
         logger.info("broadcast_parameters leaves %s alone: no tensors", ", ".join(values))
 

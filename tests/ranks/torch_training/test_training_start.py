@@ -278,6 +278,26 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(world: World) -> No
     assert hvd.allgather_object(world.rank) == list(range(world.size))  # and the next one works
 
 
+class OfTheProgram:
+    """What is made by code that its sender chose."""
+
+
+@ranks(2, 3)
+def test_any_object_travels_where_pickle_is_allowed(world: World) -> None:
+    """Without the word nobody makes it, and all ranks are told by whom and of what."""
+    hvd.init()
+    mine = OfTheProgram() if world.rank == 1 else None
+    with pytest.raises(ValueError, match=r"rank 1 .*allow_pickle=True"):
+        hvd.broadcast_object(mine, root_rank=1)
+    with pytest.raises(ValueError, match=r"position\(s\) \[1\].*allow_pickle=True"):
+        hvd.allgather_object(mine)
+    assert isinstance(hvd.broadcast_object(mine, 1, allow_pickle=True), OfTheProgram)
+    gathered = hvd.allgather_object(mine, allow_pickle=True)
+    assert [isinstance(each, OfTheProgram) for each in gathered] == [
+        rank == 1 for rank in range(world.size)
+    ]
+
+
 @ranks(2)
 def test_state_that_is_shared_here_is_received_into_once(world: World) -> None:
     """Two entries that hold one tensor on this rank, and different ones on the root."""

@@ -62,7 +62,9 @@ class StateHandler:
 
     def sync(self) -> None:
         """Take over the state of rank 0, and save it; collective."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name=self.name))
+        self.value.load_state_dict(
+            broadcast_object(self.value.state_dict(), name=self.name, allow_pickle=True)
+        )
         self.save()
 
     name = "elastic.state"

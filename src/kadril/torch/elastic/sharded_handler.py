@@ -102,7 +102,9 @@ class ShardedStateHandler(StateHandler):
         had_state = bool(trainer.state)
         share_out(self.value, worlds.current())
         taken = self._open_room().take_over(self._latest)
-        options = broadcast_object(group_options(self.value), name="elastic.sharded")
+        options = broadcast_object(
+            group_options(self.value), name="elastic.sharded", allow_pickle=True
+        )
         if taken is not None:
             load_commit(self.value, taken, options)
             self._set_latest(taken)

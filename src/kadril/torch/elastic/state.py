@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kadril.shared_engine.elastic import state
 from kadril.torch.objects import broadcast_object
 
-__all__ = ["ObjectState", "State"]
+__all__ = ["ObjectState", "State", "send_object"]
+
+# A state has whatever the program put into it.
+send_object = partial(broadcast_object, allow_pickle=True)
 
 
 class State(state.State):
@@ -24,7 +28,7 @@ class State(state.State):
         bcast_object: Callable[[Any], Any] | None = None,
         get_rank: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(broadcast_object if bcast_object is None else bcast_object, get_rank)
+        super().__init__(send_object if bcast_object is None else bcast_object, get_rank)
 
 
 class ObjectState(state.ObjectState, State):
