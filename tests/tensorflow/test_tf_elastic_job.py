@@ -17,11 +17,15 @@ hvd.init()
 weights = tf.Variable([0.0, 0.0])
 state = hvd.elastic.TensorFlowState(variables=[weights], step=0)
 
+@tf.function
+def sum_of(pull):
+    return hvd.allreduce(pull, op=hvd.Sum, name="pull")
+
 @hvd.elastic.run
 def train(state):
     while state.step < 9:
         pull = tf.constant([state.step + 1.0, float(hvd.rank())])
-        weights.assign_sub(0.125 * hvd.allreduce(pull, op=hvd.Sum, name="pull"))
+        weights.assign_sub(0.125 * sum_of(pull))
         state.step += 1
         first = os.environ["KADRIL_GENERATION"] == "0" and "quiet" not in sys.argv
         if first and state.step == 5 and hvd.rank() == 0:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from tf_stage import check_works, hvd, keras, on_ranks, tf
 
+from kadril.errors import PeerLost
+
 ROWS, COLUMNS, STEPS = 4, 3, 3
 
 
@@ -336,3 +338,31 @@ def test_elastic_states(world: Any) -> None:
         return int(state.batch)
 
     assert train(plain) == 3
+
+
+@on_ranks(2)
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_elastic_training_goes_on_after_a_step_that_lost_a_rank(world: Any, mode: str) -> None:
+    """Whatever its ops are called: those of `tf.function` were not known by their names."""
+    variable = tf.Variable([1.0])
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = 3.0 * variable
+        return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, variable)
+
+    run_step = tf.function(step) if mode == "function" else step
+    state = hvd.elastic.TensorFlowState(variables=[variable], runs=0)
+    started = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> Any:
+        started.append(state.runs)
+        first = run_step()
+        if len(started) == 1 and hvd.rank() == 1:
+            raise PeerLost("this rank leaves, and meets the other one again", rank=0)
+        return first, run_step()
+
+    results = train(state)
+    assert len(started) == 2
+    assert_same([each.numpy() for each in results], [[6.0], [6.0]])

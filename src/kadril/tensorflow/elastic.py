@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kadril.errors import KadrilError, PeerLost
+from kadril.errors import PeerLost
 from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
 from kadril.shared_engine.elastic.runner import reset
 from kadril.shared_engine.elastic.runner import run as run_any
@@ -23,6 +23,7 @@ from kadril.shared_engine.elastic.state import ObjectState, State, all_or_nothin
 from kadril.tensorflow.basics import rank
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.objects import broadcast_object, broadcast_object_fn
+from kadril.tensorflow.python_ops import MEET_AGAIN
 from kadril.tensorflow.variables import broadcast_variables
 
 __all__ = [
@@ -43,7 +44,8 @@ send_object = partial(broadcast_object, allow_pickle=True)
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Make a training function go on when ranks change; collective. See `kadril.torch.elastic.run`.
 
-    A collective that fails in a graph raises `tf.errors.UnknownError`, which counts as a lost rank.
+    A collective whose ranks are gone or too late raises `tf.errors.UnknownError`, in eager mode, in
+    `tf.function` and in `model.fit`; it counts as a lost rank.
     """
 
     @functools.wraps(func)
@@ -51,8 +53,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return func(state, *args, **kwargs)
         except tf.errors.UnknownError as error:
-            # The name of an op of ours, or the error that Python ops were given.
-            if "Horovod" not in str(error) and not isinstance(error.__cause__, KadrilError):
+            if MEET_AGAIN not in str(error):
                 raise
             raise PeerLost(str(error)) from error
 

@@ -15,7 +15,7 @@ from kadril.shared_engine.elastic.state import State
 from kadril.world.job_messages import MessageKind
 from kadril.world.membership import Membership, find_membership
 
-__all__ = ["reset", "run"]
+__all__ = ["RETRIED", "reset", "run"]
 
 logger = logging.getLogger("kadril")
 

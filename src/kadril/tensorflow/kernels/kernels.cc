@@ -38,6 +38,9 @@ using Status = absl::Status;
 
 const kadril_functions* functions = nullptr;
 
+// What elastic training knows an error by that it goes on after; `python_ops.py` has the same words.
+constexpr char meet_again[] = "; elastic training goes on when the ranks have met again";
+
 Status status_of(kadril_status kind, const std::string& text) {
   switch (kind) {
     case KADRIL_OK:
@@ -53,7 +56,7 @@ Status status_of(kadril_status kind, const std::string& text) {
     case KADRIL_CANCELLED:
       return absl::CancelledError(text);
     default:
-      return absl::UnknownError(text);  // what elastic training goes on after
+      return absl::UnknownError(text + meet_again);
   }
 }
 
