@@ -6,6 +6,7 @@ results are compared with `==`.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,29 @@ def test_elastic_states(world: Any) -> None:
         return int(state.batch)
 
     assert train(plain) == 3
+
+
+@on_ranks(2)
+def test_gradients_meet_those_of_the_same_variables(world: Any) -> None:
+    """Where one is None, the others went under the same name, whichever variables they were of."""
+    from kadril.tensorflow.gradient_reduction import GradientReducer, ReductionOptions
+
+    reducer = GradientReducer("gaps", ReductionOptions(op=hvd.Sum))
+    variables = [tf.Variable(0.0) for _ in range(3)]
+    own = [tf.constant(float(10**index * (1 + hvd.rank()))) for index in range(3)]
+
+    def reduce_without(index: int) -> list[Any]:
+        grads = [None if place == index else grad for place, grad in enumerate(own)]
+        return reducer.reduce(grads, variables)
+
+    order = [0, 2] if hvd.rank() == 0 else [2, 0]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(reduce_without, order)
+    results = {order[0]: first, order[1]: second}
+    assert [float(each) for each in results[0][1:]] == [30.0, 300.0]
+    assert [float(each) for each in results[2][:2]] == [3.0, 30.0]
+    assert results[0][0] is None
+    assert results[2][2] is None
 
 
 @on_ranks(2)

@@ -121,9 +121,13 @@ class GradientReducer:
         if self.options.sparse_as_dense:
             for index in shared:
                 results[index] = tf.convert_to_tensor(results[index])
+        # Of variables of one shape, a rank without the gradient of the one would else be averaged
+        # with a rank without that of the other.
+        missing = "".join(f"_{index}" for index, grad in enumerate(grads) if grad is None)
         for number, group in enumerate(self._group(shared, variables)):
+            label = f"{number}_without{missing}" if missing else str(number)
             for index, reduced in zip(
-                group, self._reduce_group(results, group, number), strict=True
+                group, self._reduce_group(results, group, label), strict=True
             ):
                 results[index] = reduced
         return results
@@ -152,7 +156,7 @@ class GradientReducer:
         ]
         return [*filter(None, grouped), *([index] for index in by_key.values())]
 
-    def _reduce_group(self, grads: Sequence[Any], group: list[int], number: int) -> list[Any]:
+    def _reduce_group(self, grads: Sequence[Any], group: list[int], label: str) -> list[Any]:
         prescale, postscale = self.options.scales
         given = [grads[index] for index in group]
         has_slices = any(isinstance(grad, tf.IndexedSlices) for grad in given)
@@ -168,5 +172,5 @@ class GradientReducer:
         if len(group) == 1:
             name = f"{self.name}.grad_{group[0]}"
             return [allreduce(given[0], name=name, **common)]
-        name = f"{self.name}.group_{number}"
+        name = f"{self.name}.group_{label}"
         return list(grouped_allreduce(given, name=name, **common))
