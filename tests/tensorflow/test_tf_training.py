@@ -365,6 +365,22 @@ def test_gradients_meet_those_of_the_same_variables(world: Any) -> None:
 
 
 @on_ranks(2)
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
+def test_a_model_with_synchronized_batches_loads_as_it_was(world: Any, tmp_path: Path) -> None:
+    """It was saved under a name that Keras did not look for."""
+    import kadril.keras
+
+    layers = [keras.layers.Input((COLUMNS,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.25)), "mse")
+    path = tmp_path / f"{hvd.rank()}.keras"
+    model.save(path)
+    loaded = kadril.keras.load_model(path)
+    assert type(loaded.layers[0]) is hvd.SyncBatchNormalization
+    assert type(keras.models.load_model(path).layers[0]) is hvd.SyncBatchNormalization
+
+
+@on_ranks(2)
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_elastic_training_goes_on_after_a_step_that_lost_a_rank(world: Any, mode: str) -> None:
     """Whatever its ops are called: those of `tf.function` were not known by their names."""

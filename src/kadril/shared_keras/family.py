@@ -57,6 +57,10 @@ class KerasFamily(abc.ABC):
             RuntimeError: in eager mode, where there are no global variables.
         """
 
+    def register_layers(self) -> None:
+        """Make the family's own layers known to Keras, for models that have them; none here."""
+        return
+
     def DistributedOptimizer(  # noqa: N802 - a function that scripts take for a class
         self,
         optimizer: Any,
@@ -224,6 +228,7 @@ class KerasFamily(abc.ABC):
             The model; without an optimizer if it was saved without.
         """
         del legacy_opts
+        self.register_layers()
         known = {each.__name__: each for each in custom_optimizers or ()}
         known.update(custom_objects or {})
         model = self.keras.models.load_model(filepath, custom_objects=known)

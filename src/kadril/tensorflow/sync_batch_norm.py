@@ -52,7 +52,9 @@ def make_class() -> type[Any]:
     is_keras_3 = not hasattr(base, "_calculate_mean_and_var")
     made = keras_3_layer(base) if is_keras_3 else tf_keras_layer(base)
     made.__name__ = made.__qualname__ = "SyncBatchNormalization"
-    return made
+    # Keras imports no module for the sake of a saved model: it looks among what was registered.
+    registered: type[Any] = tf.keras.utils.register_keras_serializable(package="kadril")(made)
+    return registered
 
 
 def keras_3_layer(base: Any) -> type[Any]:

@@ -28,6 +28,10 @@ class TensorFlowFamily(KerasFamily):
         """See `kadril.tensorflow.DistributedOptimizer`."""
         return DistributedOptimizer(optimizer, **options)
 
+    def register_layers(self) -> None:
+        """Load `SyncBatchNormalization`, which registers itself."""
+        importlib.import_module("kadril.tensorflow.sync_batch_norm")
+
     def is_distributed(self, optimizer: Any) -> bool:
         """Whether it steps with the gradients of all ranks, or one inside it does."""
         return distributed_part(optimizer) is not None
