@@ -6,7 +6,7 @@ versions       packages and libraries; what must be imported is, in a process of
 transports     which of them can work here, and why not
 system         cores, memory, limits, what the kernel offers
 environment    variables and launcher
-selftest       two real ranks: a sum, a mismatch, a death
+selftest       two real ranks: a sum, a mismatch, a death; selftest_rank: what each of them runs
 plan_report    `kadril doctor --plan`: an all-reduce over several hosts, as text
 machine        the facts about the machine by themselves; cgroup: limits of containers
 forecast       the command `kadril forecast`; forecast_plot: its picture

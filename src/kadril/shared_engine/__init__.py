@@ -9,6 +9,7 @@ may use several front ends side by side. Nothing here loads torch.
 | `context.py` | what `init()` started in this process: an engine, with its process sets |
 | `process_sets.py`, `process_set_reference.py` | subsets of the ranks; what a pickle says of one |
 | `handles.py` | what asynchronous operations return |
+| `object_codec.py` | bytes of the objects that object collectives move |
 | `reduce_ops.py` | the reductions, by the numbers that scripts know them by |
 | `headers.py` | where the C headers are |
 | `elastic/` | training that outlives a change of its ranks |

@@ -11,7 +11,7 @@
 | card.py | what tells whether two ranks share a host |
 | neighbours.py | the proof of it |
 | layout.py | ranks by host: local and cross ranks |
-| choice.py | which transport, and why |
+| choice.py, transport_opening.py | which transport, and why; how it is opened |
 | hub.py | ranks connected by proved connections, within a host or between hosts |
 | hub_server.py, hub_peer.py | the two sides of a hub: of rank 0, of the others |
 | gathering.py, door.py | how rank 0 gathers the others; members are let in, strangers are not |

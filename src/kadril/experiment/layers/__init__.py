@@ -8,6 +8,7 @@
 | `pooling.py` | `MaxPoolingLayer`, `L2PoolingLayer`, `AveragePoolingLayer` |
 | `lcn.py` | `LCNLayer`: local contrast normalisation |
 | `filtering.py` | `LocalFilteringLayer`: filters that are not shared, and their way back |
+| `unshared_filters.py` | products of such filters with the fields of images |
 | `fully_connected.py` | `LayerWithNoBias` |
 """
 
