@@ -11,7 +11,7 @@ import struct
 import torch
 
 from kadril.nn.autocast import autocast_dtype, dtype_under
-from kadril.ops.structure import DTYPE_CODES, DTYPES, Structure, row_of, structure_of
+from kadril.ops.structure import DTYPE_CODES, DTYPES, Structure, description_of, structure_of
 from kadril.partition import Partition
 
 __all__ = ["agree_with_parameters"]
@@ -49,11 +49,11 @@ def agree_with_parameters(
         code_of(None if weight is None else weight.dtype),
         code_of(None if bias is None else bias.dtype),
     )
-    given = everyone.transport.allgather_bytes(row_of(x) + codes, name=what)
-    rows = b"".join(row[: -CODES.size] for row in given)
-    structure = structure_of(rows, everyone.ranks, owners.ranks, owners.shape, what)
-    for rank, row in zip(everyone.ranks, given, strict=True):
-        check_dtypes(structure.dtype, row[-CODES.size :], rank, what)
+    given = everyone.transport.allgather_bytes(description_of(x) + codes, name=what)
+    descriptions = b"".join(each[: -CODES.size] for each in given)
+    structure = structure_of(descriptions, everyone.ranks, owners.ranks, owners.shape, what)
+    for rank, each in zip(everyone.ranks, given, strict=True):
+        check_dtypes(structure.dtype, each[-CODES.size :], rank, what)
     return structure
 
 

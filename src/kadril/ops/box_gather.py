@@ -67,11 +67,12 @@ class BoxGather:
         self.make_plan = plan
         self.what = what
         self.gives_views = gives_views
-        self._plans, rows = PlanCache(), PlanCache()
+        self._plans, descriptions = PlanCache(), PlanCache()
         if settings is not None:
             key = (settings, what, P_x.ranks, P_x.shape, P_x.index)
-            self._plans, rows = shared_plans("boxes", key), shared_plans("rows of workers", key)
-        self._mover = Mover(P_x, P_x, self._planned, what, rows=rows)
+            self._plans = shared_plans("boxes", key)
+            descriptions = shared_plans("descriptions of blocks", key)
+        self._mover = Mover(P_x, P_x, self._planned, what, descriptions=descriptions)
 
     def __call__(self, x: torch.Tensor) -> Gathered:
         """Agree on the structure of a tensor and gather; collective over the partition.

@@ -28,15 +28,15 @@ __all__ = [
     "agree",
     "agree_in_line",
     "any_requires_grad",
+    "description_of",
     "is_differentiable",
-    "row_of",
     "shared_plans",
     "structure_of",
 ]
 
 MAX_DIMS = 12
 HEADER = 4  # numbers before the shape
-ROW = struct.Struct(f"<{HEADER + MAX_DIMS}q")
+DESCRIPTION = struct.Struct(f"<{HEADER + MAX_DIMS}q")
 NO_DIMS = (0,) * MAX_DIMS
 DTYPES: list[torch.dtype] = list(TORCH_DTYPES)
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
@@ -113,14 +113,14 @@ def agree(
         ValueError: a tensor of too many dims, or one where there should be none; on all of them.
     """
     owners = partition if owners is None else owners
-    rows = b"".join(partition.transport.allgather_bytes(row_of(x), name=what))
-    return structure_of(rows, partition.ranks, owners.ranks, owners.shape, what)
+    descriptions = b"".join(partition.transport.allgather_bytes(description_of(x), name=what))
+    return structure_of(descriptions, partition.ranks, owners.ranks, owners.shape, what)
 
 
 def agree_in_line(group: Group, x: torch.Tensor, what: str) -> Structure:
     """Agree on what the workers of a group hold; see `agree`."""
-    rows = b"".join(group.transport.allgather_bytes(row_of(x), name=what))
-    return structure_of(rows, group.ranks, group.ranks, (len(group.ranks),), what)
+    descriptions = b"".join(group.transport.allgather_bytes(description_of(x), name=what))
+    return structure_of(descriptions, group.ranks, group.ranks, (len(group.ranks),), what)
 
 
 def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
@@ -139,7 +139,7 @@ def any_requires_grad(x: torch.Tensor, group: Group, what: str) -> bool:
     return b"\1" in group.transport.allgather_bytes(wanted, name=name)
 
 
-class Row(NamedTuple):
+class Description(NamedTuple):
     """Description of what one worker holds, and whether it records a graph."""
 
     num_dims: int
@@ -155,16 +155,16 @@ class Row(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The row as people write it."""
+        """Dtype and shape, as people write them."""
         dtype = DTYPES[self.dtype_code] if self.dtype_code >= 0 else "another dtype"
         return f"{dtype} of shape {list(self.shape)}"
 
 
-def row_of(x: torch.Tensor) -> bytes:
+def description_of(x: torch.Tensor) -> bytes:
     """Describe what this worker holds. Nothing is refused here: what one finds, all shall find."""
     is_recording = torch.is_grad_enabled()
     shape = x.shape[:MAX_DIMS]
-    return ROW.pack(
+    return DESCRIPTION.pack(
         x.dim(),
         DTYPE_CODES.get(x.dtype, -1),
         x.requires_grad and is_recording,
@@ -176,7 +176,7 @@ def row_of(x: torch.Tensor) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def structure_of(
-    rows: bytes,
+    descriptions: bytes,
     ranks: tuple[int, ...],
     owners: tuple[int, ...],
     owners_shape: tuple[int, ...],
@@ -185,31 +185,36 @@ def structure_of(
     """Return the structure that follows from what all workers hold; for errors see `agree`.
 
     Args:
-        rows: of `row_of`, one after the other.
+        descriptions: of `description_of`, one after the other.
         ranks: whose they are.
         owners: those of them that hold the tensor, in the order of their partition.
         owners_shape: of that partition.
         what: for errors.
     """
-    found = np.frombuffer(rows, dtype=np.int64).reshape(len(ranks), -1).tolist()
+    found = np.frombuffer(descriptions, dtype=np.int64).reshape(len(ranks), -1).tolist()
     by_rank = {
-        rank: Row(row[0], row[1], bool(row[2]), bool(row[3]), tuple(row[HEADER : HEADER + row[0]]))
-        for rank, row in zip(ranks, found, strict=True)
+        rank: Description(
+            each[0], each[1], bool(each[2]), bool(each[3]), tuple(each[HEADER : HEADER + each[0]])
+        )
+        for rank, each in zip(ranks, found, strict=True)
     }
     held = {rank: by_rank[rank] for rank in owners}
-    for rank, row in by_rank.items():
-        if rank not in held and row.has_elements:
+    for rank, each in by_rank.items():
+        if rank not in held and each.has_elements:
             raise ValueError(
-                f"{what}: rank {rank} holds a tensor of shape {list(row.shape)} and is not one of"
+                f"{what}: rank {rank} holds a tensor of shape {list(each.shape)} and is not one of"
                 f" ranks {list(owners)}, on which the tensor lies; give zero_volume_tensor()"
             )
     dtype = check_alike(held, by_rank, what)
-    requires_grad = any(row.requires_grad for row in by_rank.values()) and is_differentiable(dtype)
-    shapes = tuple(row.shape for row in held.values())
+    wants_gradients = any(each.requires_grad for each in by_rank.values())
+    requires_grad = wants_gradients and is_differentiable(dtype)
+    shapes = tuple(each.shape for each in held.values())
     return Structure(owners_shape, shapes, dtype, requires_grad, owners)
 
 
-def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str) -> torch.dtype:
+def check_alike(
+    held: Mapping[int, Description], everyone: Mapping[int, Description], what: str
+) -> torch.dtype:
     """Return the dtype of all tensors; raise where they cannot be parts of one.
 
     Args:
@@ -218,8 +223,8 @@ def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str)
         what: for errors.
     """
     first = next(iter(held.values()))
-    if any(row[:2] != first[:2] for row in held.values()):
-        calls = {rank: row.words for rank, row in held.items()}
+    if any(each[:2] != first[:2] for each in held.values()):
+        calls = {rank: each.words for rank, each in held.items()}
         lines = "".join(f"\n  rank {rank}: {call}" for rank, call in calls.items())
         raise MismatchError(
             f"{what}: workers hold tensors of different dtypes or numbers of dims:{lines}", calls
@@ -231,7 +236,7 @@ def check_alike(held: Mapping[int, Row], everyone: Mapping[int, Row], what: str)
         )
     if first.num_dims > MAX_DIMS:
         raise ValueError(f"{what}: a tensor may have {MAX_DIMS} dims, got {first.num_dims}")
-    recording = [rank for rank, row in everyone.items() if row.is_recording]
+    recording = [rank for rank, each in everyone.items() if each.is_recording]
     if recording and len(recording) < len(everyone):
         raise MismatchError(
             f"{what}: ranks {recording} record a graph, and the others do not (torch.no_grad), so"

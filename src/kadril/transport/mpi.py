@@ -35,7 +35,7 @@ from kadril.transport.call import Call
 from kadril.transport.mpi_notices import NoticeBoard
 from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
-from kadril.transport.slicing import segments
+from kadril.transport.slicing import chunks_of
 
 __all__ = ["MpiTransport"]
 
@@ -254,5 +254,5 @@ def pieces(packets: Sequence[Packet]) -> list[tuple[int, npt.NDArray[np.uint8]]]
     return [
         (peer, memory[begin:end])
         for peer, memory in packets
-        for begin, end in segments(memory.size, MAX_MESSAGE)
+        for begin, end in chunks_of(memory.size, MAX_MESSAGE)
     ]

@@ -34,12 +34,12 @@ from kadril.transport.buffer import Buffer, DType, Memory, address_of, as_bytes
 from kadril.transport.call import Call, alltoallv_call, counted, reduction_call, shaped
 from kadril.transport.network_group import INLINE_BYTES, NetworkGroup, Packet, as_data, as_memory
 from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction
-from kadril.transport.slicing import even_parts, segments, view_parts
+from kadril.transport.slicing import chunks_of, even_parts, view_parts
 
 __all__ = ["Kernel", "NetworkTransport", "buffer_of"]
 
 SMALL_BYTES = 16 << 10  # up to here one exchange more costs more than the bytes it saves
-SEGMENT_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
+CHUNK_BYTES = 32 << 20  # bounds the memory that a reduction takes beside its arguments
 SPLIT_RECORD = struct.Struct("<?qqq")  # takes part, color, key, number
 
 
@@ -112,7 +112,7 @@ class NetworkTransport(NetworkGroup, Transport):
                 kernel.reduce(result, list(self._agree(call, given)))
                 return
             self._agree(call)
-            for begin, end in segments(source.nbytes, SEGMENT_BYTES):
+            for begin, end in chunks_of(source.nbytes, CHUNK_BYTES):
                 parts = even_parts(end - begin, self.size, source.dtype.itemsize)
                 mine = view_parts(result[begin:end], parts)[self.rank]
                 self._reduce_own(kernel, view_parts(given[begin:end], parts), mine)
@@ -130,7 +130,7 @@ class NetworkTransport(NetworkGroup, Transport):
                     kernel.reduce(result, list(rows))
                 return
             self._agree(call)
-            for begin, end in segments(source.nbytes, SEGMENT_BYTES):
+            for begin, end in chunks_of(source.nbytes, CHUNK_BYTES):
                 self._reduce_segment(kernel, root, given[begin:end], result[begin:end])
 
     def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
@@ -181,7 +181,7 @@ class NetworkTransport(NetworkGroup, Transport):
         views, result = view_parts(as_bytes(source.array), parts), as_bytes(reduction.target.array)
         with self._calling(call):
             self._agree(call)
-            step = max(SEGMENT_BYTES // self.size // 16, 1) * 16  # whole elements of every dtype
+            step = max(CHUNK_BYTES // self.size // 16, 1) * 16  # whole elements of every dtype
             for begin in range(0, max(view.size for view in views), step):
                 pieces = [view[begin : begin + step] for view in views]
                 self._reduce_own(kernel, pieces, result[begin : begin + step])

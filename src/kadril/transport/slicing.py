@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kadril.transport.buffer import Memory
 
-__all__ = ["even_parts", "segments", "view_parts"]
+__all__ = ["chunks_of", "even_parts", "view_parts"]
 
 
 def even_parts(num_bytes: int, num_parts: int, itemsize: int) -> list[int]:
@@ -24,7 +24,7 @@ def view_parts(memory: Memory, parts: Sequence[int]) -> list[Memory]:
     return views
 
 
-def segments(num_bytes: int, segment_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover some memory, none longer than `segment_bytes`."""
-    for begin in range(0, num_bytes, segment_bytes):
-        yield begin, min(begin + segment_bytes, num_bytes)
+def chunks_of(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges that cover some memory, none longer than `chunk_bytes`."""
+    for begin in range(0, num_bytes, chunk_bytes):
+        yield begin, min(begin + chunk_bytes, num_bytes)

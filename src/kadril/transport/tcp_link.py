@@ -31,7 +31,7 @@ from enum import IntEnum
 
 from kadril.transport.ending import MAX_BYTES, Ending
 from kadril.transport.send_window import SendWindow
-from kadril.transport.slicing import segments
+from kadril.transport.slicing import chunks_of
 from kadril.transport.tcp_info import read_tcp_info
 
 __all__ = ["FrameError", "FrameKind", "TcpLink", "Transfer"]
@@ -145,7 +145,7 @@ class TcpLink:
     def send(self, kind: FrameKind, memory: memoryview, transfer: Transfer | None = None) -> None:
         """Have a message sent, after all others; the memory must not change until it is."""
         message = Message(kind, memory, transfer)
-        for begin, end in segments(len(memory), MAX_FRAME):
+        for begin, end in chunks_of(len(memory), MAX_FRAME):
             self._outgoing.append((memoryview(HEADER.pack(kind, end - begin)), None))
             self._outgoing.append((memory[begin:end], message))
         if transfer is not None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kadril.transport.slicing import even_parts, segments, view_parts
+from kadril.transport.slicing import chunks_of, even_parts, view_parts
 
 ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])
 
@@ -20,11 +20,11 @@ def test_even_parts(count: int, num_parts: int, itemsize: int) -> None:
     assert max(parts) - min(parts) in (0, itemsize)
 
 
-@given(num_bytes=st.integers(0, 10_000), segment=st.integers(1, 3000))
-def test_segments_cover_every_byte_once(num_bytes: int, segment: int) -> None:
-    covered = [byte for begin, end in segments(num_bytes, segment) for byte in range(begin, end)]
+@given(num_bytes=st.integers(0, 10_000), chunk=st.integers(1, 3000))
+def test_chunks_cover_every_byte_once(num_bytes: int, chunk: int) -> None:
+    covered = [byte for begin, end in chunks_of(num_bytes, chunk) for byte in range(begin, end)]
     assert covered == list(range(num_bytes))
-    assert all(0 < end - begin <= segment for begin, end in segments(num_bytes, segment))
+    assert all(0 < end - begin <= chunk for begin, end in chunks_of(num_bytes, chunk))
 
 
 @given(parts=st.lists(st.integers(0, 50), min_size=1, max_size=8))

@@ -18,8 +18,14 @@ from kadril import _native
 from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves.carriers import MoveOperator
 from kadril.ops.moves.move_plan import Moves
-from kadril.ops.moves.shm_carrier import LARGE, kept_forward_plan, memory_for, rows_of, run_plan
-from kadril.ops.structure import PlanCache, Structure, agree, row_of, structure_of
+from kadril.ops.moves.shm_carrier import (
+    LARGE,
+    descriptions_of,
+    kept_forward_plan,
+    memory_for,
+    run_plan,
+)
+from kadril.ops.structure import PlanCache, Structure, agree, description_of, structure_of
 from kadril.partition import Partition
 from kadril.transport.shared_memory import SharedMemory
 
@@ -64,7 +70,7 @@ class Known(NamedTuple):
         planned: what to do with it.
         operator: the moves; None where nothing moves.
         plan: the same, for the native core.
-        row: what it says of itself.
+        mine: what it says of itself.
         nothing: what it gives from where it owns nothing.
         out_shape: of the result, where the fast path (`run_again`) may be tried: small, real
             tensors of more than one element. None for the slow path.
@@ -76,7 +82,7 @@ class Known(NamedTuple):
     planned: Planned
     operator: MoveOperator | None
     plan: _native.MovePlan
-    row: bytes
+    mine: bytes
     nothing: torch.Tensor | None
     out_shape: tuple[int, ...] | None
     is_in_graph: bool
@@ -93,9 +99,9 @@ class Mover:
         preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
             size of its input, or with none.
         what: for errors.
-        rows: cache shared by movers with equal settings: from this worker's block (shape, dtype,
-            gradient flags) to the descriptions that all workers sent last time. A plan for those is
-            tried first. Its own where None.
+        descriptions: cache shared by movers with equal settings: from this worker's block (shape,
+            dtype, gradient flags) to the descriptions that all workers sent last time. A plan for
+            those is tried first. A cache of its own where None.
     """
 
     def __init__(
@@ -106,14 +112,14 @@ class Mover:
         what: str,
         *,
         preserve_batch: bool = False,
-        rows: PlanCache | None = None,
+        descriptions: PlanCache | None = None,
     ) -> None:
         self.partition = partition
         self.owners = owners
         self.plan = plan
         self.what = what
         self.preserve_batch = preserve_batch
-        self._rows = PlanCache() if rows is None else rows
+        self._descriptions = PlanCache() if descriptions is None else descriptions
         self._known = PlanCache()
         # The last `Known`, by (requires_grad, grad mode), which the native plan does not see.
         self._recent = PlanCache()
@@ -140,7 +146,7 @@ class Mover:
                         y = self._in_graph(recent, x, y)
                     return Moved(y, recent.structure, recent.planned.plan)
                 if found is not NotImplemented:
-                    self._learn(x, recent.row, rows_of(found, memory))
+                    self._learn(x, recent.mine, descriptions_of(found, memory))
             return self._move_through(memory, x, flags)
         structure = agree(self.partition, x, self.what, owners=self.owners)
         planned = self.plan(structure)
@@ -155,24 +161,24 @@ class Mover:
     ) -> Moved:
         known: Known | None = self._known.find(key_of(x))
         if known is None:
-            row = row_of(x)
-            rows: bytes | None = self._rows.find(key_of(x))
-            if rows is None:
-                rows = run_plan(NO_PLAN, memory, NOTHING, NOTHING, self.what, mine=row)
-            known = self._learn(x, row, rows)
+            mine = description_of(x)
+            descriptions: bytes | None = self._descriptions.find(key_of(x))
+            if descriptions is None:
+                descriptions = run_plan(NO_PLAN, memory, NOTHING, NOTHING, self.what, mine=mine)
+            known = self._learn(x, mine, descriptions)
         while True:
             operator, what = known.operator, self.what
             if operator is None:
                 y = None
-                rows = run_plan(known.plan, memory, NOTHING, NOTHING, what, mine=known.row)
+                others = run_plan(known.plan, memory, NOTHING, NOTHING, what, mine=known.mine)
             else:
                 moves = operator.moves
                 source = resolved(x) if known.nothing is None else known.nothing
                 y = source.new_empty(0 if moves.out_shape is None else moves.out_shape)
-                rows = run_plan(known.plan, memory, source, y, what, moves.copies, known.row)
-            if rows is None:
+                others = run_plan(known.plan, memory, source, y, what, moves.copies, known.mine)
+            if others is None:
                 break
-            known = self._learn(x, known.row, rows)
+            known = self._learn(x, known.mine, others)
         if y is not None and operator is not None:
             if operator.moves.out_shape is None:
                 y = y.reshape(operator.nothing)
@@ -187,21 +193,21 @@ class Mover:
             return y
         return apply_operator(known.operator, x, requires_grad=True, done=y)
 
-    def _learn(self, x: torch.Tensor, row: bytes, rows: bytes | None) -> Known:
+    def _learn(self, x: torch.Tensor, mine: bytes, descriptions: bytes | None) -> Known:
         """Plan for what all workers hold."""
-        if rows is None:
+        if descriptions is None:
             raise AssertionError("nobody has planned, and there was a plan")
         structure = structure_of(
-            rows, self.partition.ranks, self.owners.ranks, self.owners.shape, self.what
+            descriptions, self.partition.ranks, self.owners.ranks, self.owners.shape, self.what
         )
         planned = self.plan(structure)
         if planned.moves is None:
-            plan = _native.MovePlan([], [], [], [], b"", rows)
-            known = Known(structure, planned, None, plan, row, None, None, False, None)
+            plan = _native.MovePlan([], [], [], [], b"", descriptions)
+            known = Known(structure, planned, None, plan, mine, None, None, False, None)
         else:
-            known = self._know_moves(x, structure, planned, planned.moves, row, rows)
+            known = self._know_moves(x, structure, planned, planned.moves, mine, descriptions)
         self._known.put(key_of(x), known)
-        self._rows.put(key_of(x), rows)
+        self._descriptions.put(key_of(x), descriptions)
         return known
 
     def _know_moves(
@@ -210,12 +216,12 @@ class Mover:
         structure: Structure,
         planned: Planned,
         moves: Moves,
-        row: bytes,
-        rows: bytes,
+        mine: bytes,
+        descriptions: bytes,
     ) -> Known:
         """Return what is known where something moves."""
         operator = self._operator(x, structure, moves)
-        plan = kept_forward_plan(moves, structure.dtype, rows)
+        plan = kept_forward_plan(moves, structure.dtype, descriptions)
         nothing = None if moves.shape is not None else torch.empty(0, dtype=structure.dtype)
         # Lazily negated tensors of these are not contiguous, but for those of one element.
         is_plain = (
@@ -226,7 +232,7 @@ class Mover:
         is_in_graph = needs_graph and torch.is_grad_enabled()
         adjoint = Adjoint(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
         return Known(
-            structure, planned, operator, plan, row, nothing, out_shape, is_in_graph, adjoint
+            structure, planned, operator, plan, mine, nothing, out_shape, is_in_graph, adjoint
         )
 
     def _operator(self, x: torch.Tensor, structure: Structure, moves: Moves) -> MoveOperator:

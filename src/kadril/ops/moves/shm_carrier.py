@@ -20,9 +20,9 @@ from kadril.transport.shared_memory import SharedMemory
 
 __all__ = [
     "LARGE",
+    "descriptions_of",
     "kept_forward_plan",
     "memory_for",
-    "rows_of",
     "run_adjoint",
     "run_forward",
     "run_inverse",
@@ -155,10 +155,12 @@ def run_plan(
         source = source.detach()
         for box, room in copies:
             target[room] = source[box]
-    return rows_of(plan.run(memory.channel, source, target, beside, mine, is_quick, what), memory)
+    return descriptions_of(
+        plan.run(memory.channel, source, target, beside, mine, is_quick, what), memory
+    )
 
 
-def rows_of(found: bytes | _native.Failure | None, memory: SharedMemory) -> bytes | None:
+def descriptions_of(found: bytes | _native.Failure | None, memory: SharedMemory) -> bytes | None:
     """Return what a plan gave; raise where it failed."""
     if isinstance(found, _native.Failure):
         raise to_exception(found, memory.world_ranks)

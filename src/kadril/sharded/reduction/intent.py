@@ -20,7 +20,7 @@ from kadril.transport.base import Transport
 
 __all__ = ["Agreement", "Intent", "exchange_intents"]
 
-# A row: what ranks have to agree on, and what they tell each other.
+# A record: what ranks have to agree on, and what they tell each other.
 #   | intent | num_drops | digest, 4 | flags | num_posted and has_more, 8 | present | pending |
 DIGEST_BYTES = 4
 HEAD_BYTES = 1 + 1 + DIGEST_BYTES
@@ -113,48 +113,49 @@ def exchange_intents(
     head = bytes([intent, num_drops % 256]) + digest.to_bytes(DIGEST_BYTES, "little")
     flags = bytes([HAS_DROPPED * has_dropped | HAS_GIVEN * has_given])
     count = (num_posted << 1 | has_more).to_bytes(COUNT_BYTES, "little")
-    rows = transport.allgather_bytes(head + flags + count + bits[0] + bits[1], name="intents")
-    wants_cycle = any(row[0] == Intent.CYCLE for row in rows)
-    are_apart = not wants_cycle and any(row[:HEAD_BYTES] != head for row in rows)
+    records = transport.allgather_bytes(head + flags + count + bits[0] + bits[1], name="intents")
+    wants_cycle = any(record[0] == Intent.CYCLE for record in records)
+    are_apart = not wants_cycle and any(record[:HEAD_BYTES] != head for record in records)
     begin = HEAD_BYTES + 1 + COUNT_BYTES
     middle = begin + num_bytes
     return Agreement(
         wants_cycle,
-        describe_disagreement(transport, rows) if are_apart else None,
-        combine(int.__or__, (row[begin:middle] for row in rows)),
-        combine(int.__and__, (row[begin:middle] for row in rows)),
-        combine(int.__or__, (row[middle:] for row in rows)),
-        tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] & HAS_DROPPED),
-        tuple(rank for rank, row in enumerate(rows) if row[HEAD_BYTES] == HAS_GIVEN),
-        tuple(end_of(row) for row in rows),
+        describe_disagreement(transport, records) if are_apart else None,
+        combine(int.__or__, (record[begin:middle] for record in records)),
+        combine(int.__and__, (record[begin:middle] for record in records)),
+        combine(int.__or__, (record[middle:] for record in records)),
+        tuple(rank for rank, record in enumerate(records) if record[HEAD_BYTES] & HAS_DROPPED),
+        tuple(rank for rank, record in enumerate(records) if record[HEAD_BYTES] == HAS_GIVEN),
+        tuple(end_of(record) for record in records),
     )
 
 
-def end_of(row: bytes) -> int | None:
+def end_of(record: bytes) -> int | None:
     """Return the number of the last block of a rank, None where it is not known."""
     begin = HEAD_BYTES + 1
-    count = int.from_bytes(row[begin : begin + COUNT_BYTES], "little")
-    return None if count & 1 or row[0] == Intent.CYCLE else count >> 1
+    count = int.from_bytes(record[begin : begin + COUNT_BYTES], "little")
+    return None if count & 1 or record[0] == Intent.CYCLE else count >> 1
 
 
-def combine(operator: Callable[[int, int], int], rows: Iterable[bytes]) -> int:
-    """Combine the bits of all rows."""
-    return functools.reduce(operator, (int.from_bytes(row, "little") for row in rows))
+def combine(operator: Callable[[int, int], int], records: Iterable[bytes]) -> int:
+    """Combine the bits of all records."""
+    return functools.reduce(operator, (int.from_bytes(record, "little") for record in records))
 
 
-def describe_disagreement(transport: Transport, rows: Sequence[bytes]) -> str:
-    """Say why ranks cannot continue together."""
-    odd = next(rank for rank, row in enumerate(rows) if row[:HEAD_BYTES] != rows[0][:HEAD_BYTES])
+def describe_disagreement(transport: Transport, records: Sequence[bytes]) -> str:
+    """Return why ranks cannot continue together, as text."""
+    heads = [record[:HEAD_BYTES] for record in records]
+    odd = next(rank for rank, head in enumerate(heads) if head != heads[0])
     rank, odd_rank = transport.world_ranks[0], transport.world_ranks[odd]
-    if rows[odd][0] != rows[0][0]:
+    if heads[odd][0] != heads[0][0]:
         return (
-            f"rank {rank} is in {CALLS[Intent(rows[0][0])]} and rank {odd_rank} in"
-            f" {CALLS[Intent(rows[odd][0])]}; make the same calls on every rank"
+            f"rank {rank} is in {CALLS[Intent(heads[0][0])]} and rank {odd_rank} in"
+            f" {CALLS[Intent(heads[odd][0])]}; make the same calls on every rank"
         )
-    if rows[odd][1] != rows[0][1]:
+    if heads[odd][1] != heads[0][1]:
         return (
-            f"rank {rank} has dropped reduced gradients {rows[0][1]} times since the last step, and"
-            f" rank {odd_rank} {rows[odd][1]} times; call zero_grad() on every rank or on none"
+            f"rank {rank} has dropped reduced gradients {heads[0][1]} times since the last step,"
+            f" and rank {odd_rank} {heads[odd][1]} times; call zero_grad() on every rank or on none"
         )
     return (
         f"rank {odd_rank} would step with other options than rank {rank}: another learning rate or"
