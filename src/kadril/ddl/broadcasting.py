@@ -59,9 +59,9 @@ def sent(operation: str, arrays: Sequence[Any], names: Sequence[str] | None) -> 
     if session.options.dev_sync:
         synchronize(arrays)
     call = ParameterCall(operation, (), describe_parameters(arrays, names))
-    parcels = pack([values_of(array) for array in arrays], "broadcast")
-    session.broadcast(call, parcels)
-    results = unpack(parcels, arrays)
+    packed = pack([values_of(array) for array in arrays], "broadcast")
+    session.broadcast(call, packed)
+    results = unpack(packed, arrays)
     if session.options.dev_sync == 2:
         synchronize(results)
     return results

@@ -219,7 +219,7 @@ def make_error(checked: CheckedCall, verdict: Verdict, is_right: bool, path: str
 
 
 def describe_error(finding: Finding, limit: float) -> str:
-    """`a relative error of 0.25, above 0.17`."""
+    """Describe an error as `a relative error of 0.25, above 0.17`."""
     if np.isfinite(finding.error):
         return f"a relative error of {finding.error:.3g}, above {limit:g}"
     both = (finding.value, finding.reference)

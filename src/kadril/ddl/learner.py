@@ -150,7 +150,7 @@ def start(world: World, num_gpu: int, options: Options) -> Session:
 
 
 def tell_of_start(session: Session, num_gpu: int) -> None:
-    """Say what was found, where it is not what the options say or they ask for it."""
+    """Log what was found, where it differs from the options or these ask for it."""
     layout, mode = session.world.layout, session.mode
     contradiction = find_contradiction(mode, layout)
     if contradiction:

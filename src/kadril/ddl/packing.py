@@ -19,12 +19,12 @@ from kadril.collectives.memory import as_source
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.tensor import TORCH_DTYPES, tensor_bytes
 
-__all__ = ["DTYPE_OF_NAME", "Parcel", "pack", "parts_of", "unpack", "write_back"]
+__all__ = ["DTYPE_OF_NAME", "PackedArrays", "pack", "parts_of", "unpack", "write_back"]
 
 DTYPE_OF_NAME = {info.name: dtype for dtype, info in TORCH_DTYPES.items()}
 
 
-class Parcel(NamedTuple):
+class PackedArrays(NamedTuple):
     """Arrays of one dtype, in one flat tensor.
 
     Attributes:
@@ -38,7 +38,7 @@ class Parcel(NamedTuple):
     begins: tuple[int, ...]
 
 
-def pack(arrays: Sequence[Array], operation: str) -> list[Parcel]:
+def pack(arrays: Sequence[Array], operation: str) -> list[PackedArrays]:
     """Pack arrays into new memory; dtypes in the order in which they first appear.
 
     Raises:
@@ -51,13 +51,13 @@ def pack(arrays: Sequence[Array], operation: str) -> list[Parcel]:
         source = as_source(on_cpu(array), operation)
         dtype = DTYPE_OF_NAME[as_buffer(source).dtype.name]
         groups.setdefault(dtype, []).append((place, tensor_bytes(source)))
-    parcels = []
+    packed = []
     for dtype, members in groups.items():
         flat = torch.cat([memory for _, memory in members]).view(dtype)
         sizes = [memory.numel() // dtype.itemsize for _, memory in members]
         begins = np.cumsum([0, *sizes[:-1]]).tolist()
-        parcels.append(Parcel(flat, tuple(place for place, _ in members), tuple(begins)))
-    return parcels
+        packed.append(PackedArrays(flat, tuple(place for place, _ in members), tuple(begins)))
+    return packed
 
 
 def on_cpu(array: Array) -> Array:
@@ -65,19 +65,19 @@ def on_cpu(array: Array) -> Array:
     return array.cpu() if isinstance(array, torch.Tensor) else array
 
 
-def parts_of(parcels: Sequence[Parcel], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Return the arrays of parcels, as views of their memory, in the order of the list."""
+def parts_of(packed: Sequence[PackedArrays], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """Return the arrays that were packed, as views of their memory, in the order of the list."""
     parts: dict[int, torch.Tensor] = {}
-    for parcel in parcels:
-        for place, begin in zip(parcel.places, parcel.begins, strict=True):
+    for each in packed:
+        for place, begin in zip(each.places, each.begins, strict=True):
             shape = tuple(shapes[place])
-            parts[place] = parcel.flat[begin : begin + math.prod(shape)].view(shape)
+            parts[place] = each.flat[begin : begin + math.prod(shape)].view(shape)
     return [parts[place] for place in range(len(parts))]
 
 
-def unpack(parcels: Sequence[Parcel], arrays: Sequence[Array]) -> list[Any]:
-    """Return the contents of parcels as arrays like those that were packed."""
-    parts = parts_of(parcels, [like.shape for like in arrays])
+def unpack(packed: Sequence[PackedArrays], arrays: Sequence[Array]) -> list[Any]:
+    """Return what was packed, in arrays like the given ones."""
+    parts = parts_of(packed, [like.shape for like in arrays])
     return [
         part.to(like.device) if isinstance(like, torch.Tensor) else part.numpy()
         for part, like in zip(parts, arrays, strict=True)

@@ -177,9 +177,9 @@ def reduced(
     call = ParameterCall(operation, options, describe_parameters(arrays, names))
     if session.options.dev_sync:
         synchronize(arrays)
-    parcels = pack(arrays, "allreduce")
-    session.reduce(Reduction(call, parcels, scale, mpi, check))
-    results = unpack(parcels, arrays)
+    packed = pack(arrays, "allreduce")
+    session.reduce(Reduction(call, packed, scale, mpi, check))
+    results = unpack(packed, arrays)
     if session.options.dev_sync == 2:
         synchronize(results)
     return results

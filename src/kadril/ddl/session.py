@@ -13,7 +13,7 @@ from kadril.ddl.exploration import Exploration
 from kadril.ddl.failure import CheckedCall, raise_where_wrong
 from kadril.ddl.links import probe_links
 from kadril.ddl.options import Mode, Options
-from kadril.ddl.packing import Parcel, parts_of
+from kadril.ddl.packing import PackedArrays, parts_of
 from kadril.ddl.parameters import ParameterCall, compared
 from kadril.ddl.report import SlowLearners, describe_slow, describe_statistics
 from kadril.ddl.ways import Way, baseline_of, reference_of, tier_times, ways_of
@@ -28,22 +28,22 @@ class Reduction(NamedTuple):
 
     Attributes:
         call: what learners must agree on.
-        parcels: what is added up, in place.
+        packed: what is added up, in place.
         scale: what sums are multiplied by.
         mpi: whether to run the baseline instead.
         check: the largest error that is allowed; 0 does not check.
     """
 
     call: ParameterCall
-    parcels: Sequence[Parcel]
+    packed: Sequence[PackedArrays]
     scale: float
     mpi: bool
     check: float
 
     @property
     def num_bytes(self) -> int:
-        """Size of all parcels together."""
-        return sum(parcel.flat.nbytes for parcel in self.parcels)
+        """Size of all tensors together."""
+        return sum(each.flat.nbytes for each in self.packed)
 
 
 class Session:
@@ -82,7 +82,7 @@ class Session:
         return self._way.transport or self.world.transport
 
     def reduce(self, reduction: Reduction) -> None:
-        """Add up parcels over all ranks, in place; collective.
+        """Add up packed arrays over all ranks, in place; collective.
 
         Raises:
             MismatchError: learners reduce different parameters; on all of them.
@@ -90,22 +90,22 @@ class Session:
             PeerError: a rank is dead, late, or gave the group up.
         """
         way = self._choose(reduction)
-        inputs = copies_of(reduction.parcels) if reduction.check else []
+        inputs = copies_of(reduction.packed) if reduction.check else []
         begin = time.perf_counter()
-        self._run(way, reduction, reduction.parcels)
+        self._run(way, reduction, reduction.packed)
         seconds = time.perf_counter() - begin
         record = CallRecord(way.name, reduction.num_bytes, seconds, tier_times(way))
         self._remember(record, way)
         if reduction.check:
             self._check(reduction, inputs, way)
 
-    def broadcast(self, call: ParameterCall, parcels: Sequence[Parcel]) -> None:
-        """Overwrite parcels by those of rank 0; collective."""
+    def broadcast(self, call: ParameterCall, packed: Sequence[PackedArrays]) -> None:
+        """Overwrite packed arrays by those of rank 0; collective."""
         transport = self.transport
         with compared(transport, call):
-            for parcel in parcels:
-                transport.broadcast(parcel.flat, 0, name=call.name)
-            if not parcels:
+            for each in packed:
+                transport.broadcast(each.flat, 0, name=call.name)
+            if not packed:
                 transport.barrier(name=call.name)
 
     def _choose(self, reduction: Reduction) -> Way:
@@ -115,16 +115,16 @@ class Session:
             return self._exploration.way_for(reduction.num_bytes)
         return self._way
 
-    def _run(self, way: Way, reduction: Reduction, parcels: Sequence[Parcel]) -> None:
+    def _run(self, way: Way, reduction: Reduction, packed: Sequence[PackedArrays]) -> None:
         call = reduction.call
-        if way.transport is not self.transport or not parcels:
+        if way.transport is not self.transport or not packed:
             # Learners that go different ways would wait for each other forever, so they meet where
             # all of them come. MPI itself compares nothing and names nobody.
             with compared(self.transport, call):
                 self.transport.barrier(name=call.name)
         with compared(way.transport or self.transport, call):
-            for parcel in parcels:
-                way.run(parcel.flat, reduction.scale, call.name)
+            for each in packed:
+                way.run(each.flat, reduction.scale, call.name)
 
     def _remember(self, record: CallRecord, way: Way) -> None:
         """Log a call, and report where it is time; collective there."""
@@ -171,19 +171,19 @@ class Session:
         if lines and self.options.dbg_level:
             self.tell("\n".join(f"ddl: {line}" for line in lines))
 
-    def _check(self, reduction: Reduction, inputs: Sequence[Parcel], way: Way) -> None:
+    def _check(self, reduction: Reduction, inputs: Sequence[PackedArrays], way: Way) -> None:
         """Compare a result with that of the reference; collective."""
         call, shapes = reduction.call, [each.shape for each in reduction.call.parameters]
         given = parts_of(inputs, shapes)
         floors = floors_of(given, largest_inputs(given, self.transport))
         reference = reference_of(self.world, self._flat)
         expected = copies_of(inputs)
-        for parcel in expected:
-            reference.run(parcel.flat, reduction.scale, f"{call.name} reference")
+        for each in expected:
+            reference.run(each.flat, reduction.scale, f"{call.name} reference")
         checked = CheckedCall(
             call=call,
             inputs=given,
-            values=parts_of(reduction.parcels, shapes),
+            values=parts_of(reduction.packed, shapes),
             references=parts_of(expected, shapes),
             floors=floors,
             limit=reduction.check,
@@ -204,6 +204,6 @@ class Session:
             print(text, flush=True)
 
 
-def copies_of(parcels: Sequence[Parcel]) -> list[Parcel]:
-    """Parcels with memory of their own."""
-    return [parcel._replace(flat=parcel.flat.clone()) for parcel in parcels]
+def copies_of(packed: Sequence[PackedArrays]) -> list[PackedArrays]:
+    """The same, in memory of their own."""
+    return [each._replace(flat=each.flat.clone()) for each in packed]

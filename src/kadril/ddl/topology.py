@@ -77,7 +77,7 @@ def tiers_of(mode: Mode) -> str:
 
 
 def describe_hosts(layout: Layout) -> str:
-    """`1 host of 12`, `2 hosts of 4`, `3 hosts of 4, 4, 2`."""
+    """Describe hosts as `1 host of 12`, `2 hosts of 4`, `3 hosts of 4, 4, 2`."""
     sizes = [len(host) for host in layout.hosts]
     noun = "host" if len(sizes) == 1 else "hosts"
     shown = str(sizes[0]) if layout.is_homogeneous else ", ".join(map(str, sizes))
