@@ -53,12 +53,6 @@ class ConvLayer(LocalLayer, WeightLayer):
         self.set_sizes(nifm, nofm, ifmshape, fshape, stride)
         self.draw((self.fsize, nofm))
 
-    def initialize(self, backend: Backend) -> None:
-        """Draw the filters, where that was not done before."""
-        super().initialize(backend)
-        if self.weights is None:
-            self.draw((self.fsize, self.nofm))
-
     def filters(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weights as torch wants them."""
         return weights.t().reshape(self.nofm, self.nifm, *self.fshape)

@@ -82,18 +82,13 @@ class LocalFilteringLayer(LocalLayer, WeightLayer):
         self.defilter = None
         self.pooling = None
         self.is_pretraining = False
-        self._draw_filters()
-
-    def _draw_filters(self) -> None:
         self.draw((self.nout, self.fsize))
+
+    def draw(self, shape: tuple[int, ...]) -> None:
+        """Draw the whole matrix, as soon as there is a backend, and give its rows the length 1."""
+        super().draw(shape)
         if self.weights is not None:
             normalize_rows(self.weights)
-
-    def initialize(self, backend: Backend) -> None:
-        """Draw the filters, where that was not done before."""
-        super().initialize(backend)
-        if self.weights is None:
-            self._draw_filters()
 
     # ---- the filters ----------------------------------------------------------------------------
 

@@ -61,12 +61,6 @@ class LayerWithNoBias(WeightLayer):
         self.activation = activation or Linear()
         self.draw((nout, nin))
 
-    def initialize(self, backend: Backend) -> None:
-        """Draw the weights, where that was not done before."""
-        super().initialize(backend)
-        if self.weights is None:
-            self.draw((self.nout, self.nin))
-
     def columns_of(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return those of the inputs that this rank has weights for; a view."""
         return inputs

@@ -217,11 +217,16 @@ class WeightLayer(BaseLayer):
         self.whole_shape: tuple[int, ...] = ()
 
     def draw(self, shape: tuple[int, ...]) -> None:
-        """Draw the whole matrix from the backend's stream."""
-        if self.backend is None:
-            return
+        """Draw the whole matrix from the backend's stream, as soon as there is a backend."""
         self.whole_shape = shape
-        self.weights = torch.nn.Parameter(self.backend.gen_weights(shape, self.weight_init))
+        if self.backend is not None:
+            self.weights = torch.nn.Parameter(self.backend.gen_weights(shape, self.weight_init))
+
+    def initialize(self, backend: Backend) -> None:
+        """Draw the weights, where that was not done before."""
+        super().initialize(backend)
+        if self.weights is None and self.whole_shape:
+            self.draw(self.whole_shape)
 
     @property
     def matrix(self) -> torch.nn.Parameter:
