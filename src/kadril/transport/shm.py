@@ -121,6 +121,11 @@ class ShmTransport(Transport):
                 raise to_exception(failure, self.world_ranks)
         super().allreduce(array, op, out=out, prescale=prescale, postscale=postscale, name=name)
 
+    def _raise_if(self, failure: _native.Failure | None) -> None:
+        """Raise what the core reports, if it does."""
+        if failure is not None:
+            raise to_exception(failure, self.world_ranks)
+
     def _run_allreduce(self, reduction: CheckedReduction) -> None:
         source, target, _, op_code, prescale, postscale, name = reduction
         failure = self._channel.allreduce(
@@ -133,8 +138,7 @@ class ShmTransport(Transport):
             postscale,
             name,
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def _run_reduce(self, reduction: CheckedReduction, root: int) -> None:
         source, target, _, op_code, prescale, postscale, name = reduction
@@ -149,15 +153,13 @@ class ShmTransport(Transport):
             postscale,
             name,
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def _run_broadcast(self, memory: Buffer, root: int, name: str) -> None:
         failure = self._channel.broadcast(
             memory.address, memory.shape, memory.dtype.code, root, name
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def _run_allgatherv(
         self, source: Buffer, target: Buffer, counts: Sequence[int], name: str
@@ -165,8 +167,7 @@ class ShmTransport(Transport):
         failure = self._channel.allgatherv(
             source.address, target.address, counts, source.dtype.code, name
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def allgather_bytes(self, data: bytes, *, name: str = "") -> list[bytes]:
         """Return a few bytes of each rank; much quicker than by an array."""
@@ -187,29 +188,25 @@ class ShmTransport(Transport):
             postscale,
             name,
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def _run_alltoallv(self, arguments: CheckedAllToAll) -> None:
         source, send_counts, target, recv_counts, name = arguments
         failure = self._channel.alltoallv(
             source.address, send_counts, target.address, recv_counts, source.dtype.code, name
         )
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def _run_exchange(
         self, sends: Sequence[CheckedMessage], recvs: Sequence[CheckedMessage], name: str
     ) -> None:
         failure = self._channel.exchange(native_messages(sends), native_messages(recvs), name)
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def barrier(self, *, name: str = "") -> None:
         """Return when every rank has called it."""
         failure = self._channel.barrier(name)
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
 
     def split(self, color: int | None, *, key: int | None = None) -> ShmTransport | None:
         """Make a transport for each set of ranks that give the same color."""
@@ -275,8 +272,7 @@ class ShmTransport(Transport):
             mine[0] = board
         boards = np.empty(self.size, dtype=np.int64)
         self.allgatherv(mine, boards, [1] * self.size, name="split")
-        if failure is not None:
-            raise to_exception(failure, self.world_ranks)
+        self._raise_if(failure)
         if -1 in boards:
             rank = self.world_ranks[int(np.argmin(boards))]
             raise NoRoomError(
