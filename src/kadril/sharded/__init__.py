@@ -2,7 +2,7 @@
 
 | file, folder | what it holds |
 |---|---|
-| trainer.py | `POS_Trainer` |
+| trainer.py, trainer_arguments.py | `POS_Trainer`; what it refuses to be given |
 | sharded_optimizer.py | `ShardedOptimizer`: in the shape of torch's ZeroRedundancyOptimizer |
 | rank_change.py | trainers of elastic jobs, whose ranks change |
 | grad_scaler.py | `GradScaler`: all ranks skip a step, or none |

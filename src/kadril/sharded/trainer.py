@@ -23,7 +23,7 @@ from kadril.sharded.checkpoint.own.saving import save_checkpoint
 from kadril.sharded.graph.options import backward_options, graph_pass_options
 from kadril.sharded.graph.registry import Registration
 from kadril.sharded.graph.trainer_plan import TrainerPlan
-from kadril.sharded.optimizer.clip import clip_gradients, total_norm
+from kadril.sharded.optimizer.clip import clip_to_norm
 from kadril.sharded.optimizer.fused_kernel import complete_momentum
 from kadril.sharded.optimizer.optimizer_choice import OptimizerChoice
 from kadril.sharded.optimizer.options_digest import options_digest
@@ -31,7 +31,7 @@ from kadril.sharded.optimizer.overlapped_step import scale_gradients, step_and_p
 from kadril.sharded.optimizer.scaler_guard import ScalerGuard
 from kadril.sharded.optimizer.supported_optimizers import OptimizerClass, choose_rule
 from kadril.sharded.ownership.dedicated_transport import dedicated_transport
-from kadril.sharded.ownership.gradient_memory import Scale, raw_grad
+from kadril.sharded.ownership.gradient_memory import Scale, clear_grads
 from kadril.sharded.ownership.group_options import give_pieces
 from kadril.sharded.ownership.live_trainers import check_untrained, register_trainer
 from kadril.sharded.ownership.parameter_groups import Parameters, read_groups, with_prefix
@@ -47,9 +47,10 @@ from kadril.sharded.state.consolidated_state import consolidate
 from kadril.sharded.state.given_state import read_state
 from kadril.sharded.state.load_state import cut_state, put_state
 from kadril.sharded.state.own_state import own_state
+from kadril.sharded.trainer_arguments import check_batch_size, check_predivision, choose_stage
 from kadril.transport.base import Transport
 from kadril.world import World
-from kadril.world.heap import trim_heap
+from kadril.world.heap import trim_heap_after
 
 __all__ = ["POS_Trainer"]
 
@@ -124,10 +125,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         reduce_gradients: bool = True,
     ) -> None:
         self.stage = choose_stage(stage, partition_gradients)
-        if not gradient_predivide_factor > 0:
-            raise ValueError(
-                f"gradient_predivide_factor is {gradient_predivide_factor}; it has to be positive"
-            )
+        check_predivision(gradient_predivide_factor)
         self._choice = OptimizerChoice(optimizer, optimizer_params)
         self._prefix = prefix
         listed = ParameterList()
@@ -209,8 +207,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         """
         if not self.is_closed:
             self.let_go()
-        for tensor in self._shards.parameters.tensors:
-            tensor.grad = None
+        clear_grads(self._shards.parameters.tensors)
         self._open(world, self._shards.parameters, partial(give_pieces, self.optimizer))
 
     def _borrow_hooks(self) -> None:
@@ -328,12 +325,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
 
     def step_with(self, batch_size: float, operation: str, arguments: Mapping[str, Any]) -> None:
         """Step with arguments for the optimizer's own `step`; collective. See `step`."""
-        if callable(batch_size):
-            raise TypeError(
-                f"{operation}() takes a batch size; closures are taken by ShardedOptimizer.step()"
-            )
-        if not batch_size > 0:
-            raise ValueError(f"batch_size is {batch_size}; it has to be positive")
+        check_batch_size(batch_size, operation)
         self._check_usable(operation)
         for bucket in self._shards.buckets:
             bucket.check_bound()
@@ -345,12 +337,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         complete_momentum(self.optimizer)
         step_and_publish(self.optimizer, self._shards, self._thread, arguments)
         self.num_steps += 1
-        if self.num_steps & (self.num_steps - 1) == 0:
-            # The first step makes state amid gradients, which leaves holes in the heap, and every
-            # step may leave some that are not used again. Trimmed ever more rarely, so that it
-            # costs nothing in the end; and before gradients are freed, whose place the next ones
-            # take.
-            trim_heap()
+        trim_heap_after(self.num_steps)  # before gradients are freed, whose place others take
         self._gradients.begin_round()
         self._is_settled = False
 
@@ -379,8 +366,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         """
         self._gradients.drop_round()
         if self.stage == 2:
-            for tensor in self._shards.parameters.tensors:
-                tensor.grad = None
+            clear_grads(self._shards.parameters.tensors)
         self._is_settled = False
 
     def clip_grad_norm_(
@@ -400,15 +386,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         gradients = [
             own.tensor.grad for own in self._shards.own_pieces() if own.tensor.grad is not None
         ]
-        norm = total_norm(self.transport, gradients, float(norm_type))
-        result = torch.tensor(norm)
-        if error_if_nonfinite and not bool(torch.isfinite(result)):
-            raise RuntimeError(
-                f"the norm of order {norm_type} of all gradients is {norm}; give"
-                " error_if_nonfinite=False to go on all the same"
-            )
-        clip_gradients(gradients, norm, float(max_norm))
-        return result
+        return clip_to_norm(self.transport, gradients, max_norm, norm_type, error_if_nonfinite)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, reduced or not.
@@ -426,12 +404,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             set_to_none: make `.grad` None rather than zeros.
         """
         self._gradients.drop_round()
-        for tensor in self._shards.parameters.tensors:
-            gradient = raw_grad(tensor)
-            if set_to_none or gradient is None:
-                tensor.grad = None
-            else:
-                gradient.detach_().zero_()
+        clear_grads(self._shards.parameters.tensors, set_to_none)
         self._is_settled = False
 
     # ---- state ----------------------------------------------------------------------------------
@@ -579,16 +552,3 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             "a POS_Trainer belongs to its world, and cannot be copied or pickled; keep its state"
             " with save() or state_dict()"
         )
-
-
-def choose_stage(stage: int | None, partition_gradients: bool | None) -> int:
-    """Return the stage, which two arguments may give."""
-    said = None if partition_gradients is None else 1 + partition_gradients
-    if stage not in (None, 1, 2):
-        raise ValueError(f"stage is {stage}; 1 keeps gradients, 2 gives them back")
-    if stage is not None and said is not None and stage != said:
-        raise ValueError(
-            f"stage is {stage} and partition_gradients is {partition_gradients}, which is stage"
-            f" {said}; give one of them"
-        )
-    return stage or said or 2

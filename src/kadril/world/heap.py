@@ -6,7 +6,7 @@ import ctypes
 import os
 from typing import Any
 
-__all__ = ["keep_heap", "trim_heap"]
+__all__ = ["keep_heap", "trim_heap", "trim_heap_after"]
 
 # From malloc.h of glibc, and the largest values that it takes.
 M_TRIM_THRESHOLD, MOST_KEPT = -1, 2**31 - 1
@@ -34,6 +34,16 @@ def trim_heap() -> None:
     trim = find_function("malloc_trim")
     if trim is not None:
         trim(ctypes.c_size_t(0))
+
+
+def trim_heap_after(num_steps: int) -> None:
+    """Trim the heap after a training step; ever more rarely, so that in the end it costs nothing.
+
+    The first step makes state amid gradients, which leaves holes in the heap, and every step may
+    leave some that are not used again.
+    """
+    if num_steps & (num_steps - 1) == 0:
+        trim_heap()
 
 
 def find_function(name: str) -> Any:

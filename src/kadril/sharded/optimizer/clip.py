@@ -10,7 +10,30 @@ import torch
 
 from kadril.transport.base import Transport
 
-__all__ = ["clip_gradients", "total_norm"]
+__all__ = ["clip_to_norm", "total_norm"]
+
+
+def clip_to_norm(
+    transport: Transport,
+    gradients: Sequence[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: bool,
+) -> torch.Tensor:
+    """Scale gradients down to a norm of all, and return the norm before; collective.
+
+    Raises:
+        RuntimeError: the norm is not finite, and `error_if_nonfinite` is True; on all ranks.
+    """
+    norm = total_norm(transport, gradients, float(norm_type))
+    result = torch.tensor(norm)
+    if error_if_nonfinite and not bool(torch.isfinite(result)):
+        raise RuntimeError(
+            f"the norm of order {norm_type} of all gradients is {norm}; give"
+            " error_if_nonfinite=False to go on all the same"
+        )
+    scale_down(gradients, norm, float(max_norm))
+    return result
 
 
 def total_norm(
@@ -65,7 +88,7 @@ def add_up(numbers: Sequence[float]) -> float:
         return math.inf
 
 
-def clip_gradients(gradients: Iterable[torch.Tensor], norm: float, max_norm: float) -> None:
+def scale_down(gradients: Iterable[torch.Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients down to a norm, as `torch.nn.utils.clip_grad_norm_` does."""
     factor = max_norm / (norm + 1e-6)
     if factor < 1.0 or math.isnan(factor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ __all__ = [
     "Scale",
     "Scratch",
     "check_layout",
+    "clear_grads",
     "copy_gradients",
     "layout_of_grad",
     "raw_grad",
@@ -37,6 +38,16 @@ def raw_grad(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of a parameter, as autograd has it."""
     found: torch.Tensor | None = GRAD.__get__(tensor)
     return found
+
+
+def clear_grads(tensors: Iterable[torch.Tensor], set_to_none: bool = True) -> None:
+    """Drop the gradients of parameters, as `zero_grad` of torch's optimizers does."""
+    for tensor in tensors:
+        gradient = raw_grad(tensor)
+        if set_to_none or gradient is None:
+            tensor.grad = None
+        else:
+            gradient.detach_().zero_()
 
 
 def layout_of_grad(tensor: torch.Tensor) -> torch.layout | None:
