@@ -1,4 +1,4 @@
-"""Every option of kadril, in one typed place.
+"""Options of kadril, all of them, in one typed place.
 
 Each field of `Config` is read from the variable `KADRIL_<FIELD>`, or else from Horovod's variable
 for the same thing (see `horovod_variables`); what was not set has the default written here. An

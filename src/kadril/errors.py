@@ -1,4 +1,4 @@
-"""Every exception that kadril raises on purpose.
+"""Exceptions that kadril raises on purpose.
 
     KadrilError (RuntimeError)
     |

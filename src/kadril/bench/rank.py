@@ -40,7 +40,7 @@ class Worker:
         self.is_pinned = False
 
     def greet(self) -> None:
-        """Tell the driver who this is."""
+        """Tell the driver which rank of which job this process is."""
         self.link.send(
             {
                 "rank": self.world.rank,

@@ -111,7 +111,7 @@ class Rounds:
                 yield Key(*case, setting, engine)
 
     def _take(self, key: Key) -> None:
-        """Let one engine take its turn."""
+        """Run the turn of one engine."""
         label = f"{key.engine} {key.collective}"
         if key.engine not in self._jobs or label in self._measured.missing:
             return

@@ -73,7 +73,7 @@ class FunctionFiles:
 
 
 def die_with(caller: int) -> None:
-    """Be told to end when the caller is gone, however it went."""
+    """Have the kernel end this process when its caller is gone, however that ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != caller:
         sys.exit(1)

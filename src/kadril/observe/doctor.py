@@ -56,7 +56,7 @@ def print_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def paint(state: str, text: str) -> str:
-    """Color a text by a state, where somebody sees it."""
+    """Color a text by a state, on a terminal."""
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         return f"\033[{COLORS[state]}m{text}\033[0m"
     return text

@@ -14,7 +14,7 @@ __all__ = ["Machine", "look_at_machine"]
 
 
 class Machine(NamedTuple):
-    """This machine, as this process may use it.
+    """Description of this machine, as this process may use it.
 
     Attributes:
         cpu: model of the processor.

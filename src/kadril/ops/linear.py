@@ -39,7 +39,7 @@ class Operator(Protocol):
 
     @property
     def what(self) -> str:
-        """Its name, for errors."""
+        """Name of the operator, for errors."""
         ...
 
     def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
@@ -127,7 +127,7 @@ class Adjoint(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Its name, for errors."""
+        """Name of the operator, for errors."""
         return f"adjoint of {self.operator.what}, with a graph"
 
     def forward(self, y: torch.Tensor, what: str) -> torch.Tensor:
@@ -154,7 +154,7 @@ class Reverse(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Its name, for errors."""
+        """Name of the operator, for errors."""
         return self.operator.what
 
     def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:

@@ -82,7 +82,7 @@ class UpdateEpochState(CallbackPart):
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Keras counts from here."""
+        """Note the epoch that Keras counts from."""
         del logs
         self.initial_epoch = self.state.epoch
 

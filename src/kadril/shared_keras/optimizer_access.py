@@ -27,7 +27,7 @@ def innermost(optimizer: Any) -> Any:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Its variables: a list in Keras 3, a function in legacy optimizers."""
+    """Return the variables of an optimizer: a list in Keras 3, a function in legacy ones."""
     owned = optimizer.variables
     return list(owned() if callable(owned) and not isinstance(owned, list) else owned)
 
@@ -96,7 +96,7 @@ def check_rate_is_plain(optimizer: Any, who: str) -> None:
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
-    """Change it from the next step on."""
+    """Change the learning rate from the next step on."""
     innermost(optimizer).learning_rate = rate
 
 

@@ -423,7 +423,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 where this rank is in a process set when the graph runs, else 0; -3 without such a set."""
+    """Return 1 where this rank is in a process set when the graph runs, else 0; -3 without one."""
     return collectives.fact("process_set_included", name, process_set_id)
 
 

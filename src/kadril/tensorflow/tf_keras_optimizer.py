@@ -62,7 +62,7 @@ class DistributedApplyGradients(DistributedParts):
 
 
 class OfToday(DistributedApplyGradients):
-    """Mixin for the optimizers of today."""
+    """Mixin for the optimizers of Keras 2 that are not legacy."""
 
     def build(self, var_list: Any) -> None:
         """Make the variables, with the values that the optimizer had which this one was made of."""

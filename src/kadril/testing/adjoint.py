@@ -186,12 +186,12 @@ class Share(NamedTuple):
 
     @property
     def left(self) -> complex:
-        """Its part of <F x, y>."""
+        """This rank's part of <F x, y>."""
         return complex(self.left_real, self.left_imaginary)
 
     @property
     def right(self) -> complex:
-        """Its part of <x, F* y>."""
+        """This rank's part of <x, F* y>."""
         return complex(self.right_real, self.right_imaginary)
 
 

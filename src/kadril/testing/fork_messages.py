@@ -53,7 +53,7 @@ class ForkWorker:
 
 @dataclasses.dataclass(frozen=True)
 class Reap:
-    """Forget children that have ended."""
+    """Request to forget children that have ended."""
 
     pids: tuple[int, ...]
 

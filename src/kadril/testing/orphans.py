@@ -1,4 +1,4 @@
-"""No rank outlives its session: ranks end themselves when the process that started them is gone."""
+"""Orphans: ranks end themselves when the process that started them is gone."""
 
 from __future__ import annotations
 

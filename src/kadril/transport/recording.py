@@ -49,7 +49,7 @@ def start_recording(rank: int, size: int) -> None:
 
 
 def prepare_stacks(path: Path) -> int:
-    """Have stacks written to a file at a signal; return the signal, or 0 where it is in use."""
+    """Arrange for stacks in a file at a signal; return the signal, or 0 where it is in use."""
     # One that hardly any program uses. Taken only where nobody has: it may be the program's.
     signum = signal.SIGRTMIN + 13
     if _kept_open:

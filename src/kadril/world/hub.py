@@ -166,7 +166,7 @@ class Hub(abc.ABC):
     @property
     @abc.abstractmethod
     def sockets(self) -> list[socket.socket]:
-        """Its connections."""
+        """Connections of this rank to the others."""
 
     @abc.abstractmethod
     def _allgather(self, blob: bytes) -> list[bytes]: ...

@@ -239,7 +239,7 @@ def identity_by(
 
 
 def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
-    """`kadril run` names a unix-domain socket, and hands rank 0 the listening end of it.
+    """Identity under `kadril run`: it names a unix-domain socket, and rank 0 listens there.
 
     Across hosts it names a port of rank 0's host.
     """
@@ -260,7 +260,7 @@ def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
 
 
 def by_torchrun(base: Identity, environment: Mapping[str, str]) -> Identity:
-    """Torchrun, and every launcher that sets the same variables, names the address of a store."""
+    """Identity under torchrun, or who sets the same variables: they name the address of a store."""
     rendezvous = master(environment) or base.fallback
     if not rendezvous and base.size != 1:
         raise ConfigError(

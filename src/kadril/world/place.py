@@ -19,7 +19,7 @@ class Place(Protocol):
     """A place where rank 0 listens and others connect. `str()` names it in messages."""
 
     def listen(self) -> socket.socket:
-        """Listen there, on rank 0.
+        """Listen at the meeting place, on rank 0.
 
         Raises:
             RendezvousError: it cannot.

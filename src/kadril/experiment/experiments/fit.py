@@ -127,7 +127,7 @@ class FitExperiment:
     def on_all(
         self, what: str, call: Callable[[], object], kind: type[ExperimentError] = ExperimentError
     ) -> None:
-        """Do something that each rank does for itself; raise on all where it fails on one.
+        """Call a function that each rank runs for itself; raise on all where it fails on one.
 
         Raises:
             ExperimentError: what was raised here, or one of this kind that names the rank.

@@ -137,7 +137,7 @@ class ElasticSupervisor(Supervisor):
         self.selector.register(worker, selectors.EVENT_READ, partial(self._hear, worker))
         self.tell(f"worker {worker.place} is process {pid}")
 
-    # What workers say.
+    # Messages of workers.
 
     def _hear(self, worker: Worker) -> None:
         try:
@@ -189,7 +189,7 @@ class ElasticSupervisor(Supervisor):
         worker.is_leaving, worker.is_ready, worker.rank = True, False, -1
         worker.send(MessageKind.LEAVE, code=code)
 
-    # What ends mean.
+    # Ends of workers.
 
     def _judge(self, fresh: list[RankExit], now: float) -> None:
         for ended in fresh:
@@ -250,7 +250,7 @@ class ElasticSupervisor(Supervisor):
         for worker in self.workers.ready:
             self._dismiss(worker, code=1)
 
-    # What time demands.
+    # Work that is due by the clock.
 
     def _next_work(self) -> float:
         if self._is_ending or self._host is None:
@@ -351,7 +351,7 @@ class ElasticSupervisor(Supervisor):
         self._announce(chosen)
 
     def _wait_for_more(self, num_ranks: int, now: float) -> None:
-        """Too few are left: wait where more may come, otherwise fail."""
+        """Wait where more workers may come, since too few are left; otherwise fail."""
         can_come = self._discovery is not None or (
             self._target >= self._elastic.min_ranks
             and (now < self._cooldown.until or len(self.workers.by_place) > num_ranks)

@@ -39,7 +39,7 @@ class Worker:
         self.fatal = ""
 
     def fileno(self) -> int:
-        """Readable when it said something."""
+        """Descriptor that is readable when the worker has said something."""
         return self._connection.fileno()
 
     def send(self, kind: MessageKind, **fields: object) -> None:

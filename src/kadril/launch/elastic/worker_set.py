@@ -21,7 +21,7 @@ __all__ = ["WorkerSet", "assign_ranks"]
 
 
 class WorkerSet:
-    """Workers that live.
+    """The workers of a job that are alive.
 
     Attributes:
         by_place: each of them, by its place.

@@ -47,7 +47,7 @@ def find_leftovers(job: str, sessions: Collection[int] = ()) -> list[Leftover]:
 
 
 def end_leftovers(job: str, sessions: Collection[int] = (), timeout: float = 2.0) -> list[Leftover]:
-    """SIGKILL the processes of a job until there are none, and tell which they were.
+    """Kill the processes of a job until there are none, and return which they were.
 
     Looks again after each pass, since a process may fork while it is looked for.
     """

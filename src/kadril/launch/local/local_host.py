@@ -73,7 +73,7 @@ class LocalHost:
         self._ranks: list[RankProcess] = []
         self._exited: list[RankProcess] = []  # not taken yet
         self._is_finishing = False
-        # Of the end: how long processes may take to leave, and then pipes to come to their end.
+        # Times by which processes have to have left at the end, and then their pipes to be read.
         self._linger_until = math.inf
         self._read_until = math.inf
         self._pause = 0.01

@@ -51,7 +51,7 @@ class RankHost(Protocol):
         """Begin to end what the dead ranks left behind; `at_once` without waiting for it to go."""
 
     def tick(self) -> None:
-        """Do what time demands."""
+        """Do what is due by now."""
 
     def balance(self) -> None:
         """Read output where there is room for it, and nowhere else."""

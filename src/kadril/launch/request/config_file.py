@@ -80,7 +80,7 @@ def read_sections(content: object) -> dict[str, Any]:
 
 
 def read_controller(body: object) -> dict[str, Any]:
-    """`controller: gloo` is the flag --gloo, and so for the others."""
+    """Read `controller: gloo` as the flag --gloo, and the other ones likewise."""
     known = ("gloo", "mpi", "jsrun")
     if body is None:
         return {}

@@ -29,7 +29,7 @@ class SignalInbox:
         self._old_handlers: dict[int, Any] = {}
 
     def fileno(self) -> int:
-        """Readable when there is something to take."""
+        """Descriptor that is readable when there is a signal to take."""
         return self._read_end
 
     def __enter__(self) -> SignalInbox:

@@ -167,7 +167,7 @@ def describe_status(status: int) -> str:
 
 
 def signal_name(signum: int) -> str:
-    """SIGKILL for 9; the number alone for a real-time signal without a name."""
+    """Return the name of a signal: SIGKILL for 9; of a nameless real-time one its number."""
     try:
         return signal.Signals(signum).name
     except ValueError:

@@ -185,7 +185,7 @@ class Supervisor:
         return math.inf
 
     def _work(self, now: float) -> None:
-        """Do what time demands of the job as a whole."""
+        """Do what is due by now for the job as a whole."""
 
     def _forward(self, signum: int) -> None:
         if signum in INTERRUPTS:

@@ -130,7 +130,7 @@ class Convolution:
         inputs: list[Interval],
         shape: Sequence[int],
     ) -> SplitWeight:
-        """Say who holds which block of the parameters, where channels are split.
+        """Return who holds which block of the parameters, where channels are split.
 
         Args:
             workers: batch x out x in x spatial.

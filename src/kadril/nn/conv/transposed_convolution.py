@@ -157,7 +157,7 @@ class TransposedConvolution:
         inputs: list[Interval],
         shape: Sequence[int],
     ) -> SplitWeight:
-        """Say who holds which block of the parameters; see `Convolution.split_weight`."""
+        """Return who holds which block of the parameters; see `Convolution.split_weight`."""
         has_bias = self.settings.has_bias
         return TransposedSplitWeight(workers, outputs, inputs, tuple(shape), has_bias)
 

@@ -233,7 +233,7 @@ def describe(
 
 
 def reduction_note(name: str, owner: int | None, rank: int, is_partitioned: bool) -> str:
-    """Say what happens to a gradient, in a few words."""
+    """Describe what happens to a gradient, in a few words."""
     if owner == rank:
         return f"{name} -> this rank, kept"
     target = "a part to each rank" if owner is None else f"rank {owner}"

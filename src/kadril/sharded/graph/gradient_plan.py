@@ -56,5 +56,5 @@ class GradientPlan(Protocol):
         ...
 
     def note_dropped(self, name: str) -> None:
-        """Learn that a compiled graph gives this rank no gradient for a parameter."""
+        """Note that a compiled graph gives this rank no gradient for a parameter."""
         ...

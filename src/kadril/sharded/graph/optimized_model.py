@@ -1,4 +1,4 @@
-"""`optimize_for`: the pass by the name that it had in MXNet."""
+"""`optimize_for`: the graph pass by the name that it had in MXNet."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def lines(self) -> list[str]:
-        """Lines of text that have to be the same on all ranks."""
+        """Description of the plan, line by line, which has to be the same on all ranks."""
         return [f"rule {self.rule}, {self.num_ranks} ranks"] + [each.line for each in self.entries]
 
 

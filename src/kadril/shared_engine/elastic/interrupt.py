@@ -1,4 +1,4 @@
-"""Hosts came or went: not an error, but a reason to meet again."""
+"""Interrupt by hosts that came or went: not an error, but a reason to meet again."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def adasum(level: list[torch.Tensor]) -> torch.Tensor:
 
 
 def adasum_of_two(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Half of what each has in the direction of the other, and all of the rest."""
+    """Combine two vectors: half of what each has along the other, and all of the rest."""
     dot = (a * b).sum()
     return a * adasum_share(a, dot) + b * adasum_share(b, dot)
 

@@ -257,7 +257,7 @@ def torus_schedule(num_hosts: int, num_local: int, num_bytes: float, width: int)
 
 
 def flat_schedule(num_hosts: int, num_local: int, num_bytes: float) -> Schedule:
-    """Every rank sends every other rank its share, adds, and sends the sum back to all."""
+    """Exchange of shares between all ranks: each adds up its own, and sends the sum to all."""
     num_ranks = num_hosts * num_local
     crossing = num_local * (num_hosts - 1) / num_hosts * num_bytes
     phase = Phase(1, 1, num_ranks - 1, crossing)

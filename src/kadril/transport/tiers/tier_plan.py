@@ -192,7 +192,7 @@ WAYS: tuple[Way, ...] = ("leaders", "one step", "shares")  # from that with the 
 
 
 class WayLimits(NamedTuple):
-    """Up to how many bytes arrays take which way; beyond both they go in shares.
+    """Limits in bytes up to which arrays take each way; beyond both they go in shares.
 
     Attributes:
         leaders: up to here fewer packets count for more than sharing them.

@@ -168,7 +168,7 @@ def speeds_of(topology: Topology, tiers: Mapping[int, TierSpeed]) -> tuple[TierS
 
 
 def choose_limits(topology: Topology, tiers: Mapping[int, TierSpeed], cores: int) -> WayLimits:
-    """Up to which size each way is the quickest, by the cost model.
+    """Find the size up to which each way is the quickest, by the cost model.
 
     A way with fewer packets is kept for as long as it is the best one, so what is chosen by size
     goes from one way to the next once.

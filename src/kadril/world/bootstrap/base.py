@@ -69,7 +69,7 @@ def key_prefix(bootstrap: Bootstrap) -> str:
 
 
 def agree(bootstrap: Bootstrap, what: str, action: Callable[[], bytes]) -> list[bytes]:
-    """Do something on every rank, and learn whether every rank could.
+    """Call a function on every rank, and learn whether it succeeded on all of them.
 
     Args:
         bootstrap: over which to agree.

@@ -39,7 +39,7 @@ class DistributeError(ValueError):
 
 
 class Refused(Exception):  # noqa: N818 - an answer to one question, not the error that users see
-    """This call cannot be distributed, for the reason given."""
+    """Refusal of a call that cannot be distributed, with the reason."""
 
 
 class Decision(NamedTuple):
@@ -105,17 +105,17 @@ class Call:
 
     @property
     def result(self) -> Any:
-        """Its result on the example."""
+        """Result of the call on the example."""
         return self.shapes[self.node]
 
     @property
     def operands(self) -> list[fx.Node]:
-        """Its tensors, in their order."""
+        """Tensors that the call is given, in their order."""
         return [each for each in self.node.all_input_nodes if self.is_tensor(each)]
 
     @property
     def operand(self) -> fx.Node:
-        """Its only tensor.
+        """The only tensor that the call is given.
 
         Raises:
             Refused: there are more.

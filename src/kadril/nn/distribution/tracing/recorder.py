@@ -267,7 +267,7 @@ class Recorder(TorchFunctionMode):
                 known.writers.append(target)
 
     def _settle_assignment(self, target: Any, args: Sequence[Any]) -> None:
-        """Know all of `y` again after `y[i] += z`, which is `v = y[i]; v += z; y[i] = v`."""
+        """Make all of `y` known again after `y[i] += z`, that is, `v = y[i]; v += z; y[i] = v`."""
         if target is not operator.setitem or not isinstance(args[2], torch.Tensor):
             return
         whole, part = self._known[id(args[0])], self._known[id(args[2])]

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 def together(transport: Transport, operation: str, work: Callable[[], Result]) -> Result:
-    """Do something local; if it fails on one rank, raise on all of them; collective."""
+    """Call a local function; if it fails on one rank, raise on all of them; collective."""
     result: Any = None
     error: Exception | None = None
     try:

@@ -172,7 +172,7 @@ def repeat_interleave(call: Call) -> Decision:
 def make_of(
     layout: Layout, make: Callable[[Subgrids], BlockFunction], what: str, subgrids: Subgrids
 ) -> BlockFunction:
-    """Do the same as `make_balanced`, for a function that has to be made first."""
+    """Make what `make_balanced` makes, of a function that has to be made first."""
     return make_balanced(layout, make(subgrids), what, subgrids)
 
 

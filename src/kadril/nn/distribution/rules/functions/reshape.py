@@ -25,7 +25,7 @@ DISTINCT = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
 class DimGroup(NamedTuple):
-    """Dims that become others, as few as possible.
+    """Group of dims that become others: the smallest such group.
 
     Attributes:
         before: dims of the operand.
