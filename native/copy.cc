@@ -71,7 +71,7 @@ class QuickerCopy {
  private:
   // Less is over before the clock says anything.
   static constexpr size_t least_bytes = 16 << 10;
-  // So often the slower way has another chance.
+  // The slower way has another chance once in so many copies.
   static constexpr uint32_t period = 64;
 
   size_t choose() {

@@ -120,7 +120,7 @@ int check_pieces(const Descriptor& descriptor) {
   return 0;
 }
 
-// With the state locked.
+// Submits a request to a set; the caller has locked the state.
 int submit_to(Set& set, int id, std::unique_ptr<Request> request, kadril_callback callback,
               void* context) {
   if (!set.conductor) return fail_not_a_member(id);

@@ -1,6 +1,5 @@
-// What the C interface knows of the engine of this process. Python's engine tells it of every
-// change
-// (`publish_engine`, `retract_engine`), so that C and Python always see the same world.
+// State of the C interface: what it knows of the engine of this process. Python's engine tells it
+// of every change (`publish_engine`, `retract_engine`), so that C and Python always see the same world.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -78,7 +78,7 @@ class MovePlan {
     return found;
   }
 
-  // As the last `run` with copies and nothing beside, for tensors that lie as those of it did;
+  // Repeat the last `run` with copies and nothing beside, for tensors that lie as those of it did;
   // NotImplemented for others.
   nb::object run_again(nb::handle channel, nb::handle source, nb::handle target, const char* name) {
     if (!kept_ || !kept_->placement.take_over(array_of(source), array_of(target))) {

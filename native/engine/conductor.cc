@@ -163,8 +163,9 @@ void Conductor::run() noexcept {
   has_ended_.store(true);
 }
 
-// Requests that were cancelled before the others heard of them, and never will, taken from the inbox.
-// Of those of a step they hear all the same: theirs will not be met. With the mutex.
+// Takes from the inbox the requests that were cancelled before the others heard of them, who never
+// will. Of cancelled requests of a step they are told all the same, since theirs will not be met.
+// The caller holds the mutex.
 std::vector<std::unique_ptr<Request>> Conductor::take_untold() {
   std::vector<std::unique_ptr<Request>> requests;
   for (auto& request : inbox_) {
@@ -221,7 +222,8 @@ bool Conductor::await_work() {
   return true;
 }
 
-// For a member that waits for others; not positive where it comes to a cycle by itself.
+// Seconds that a member which waits for others may sleep; not positive where it comes to a cycle by
+// itself.
 double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point now) const {
   if (!lane_->bell().reaches_peers()) return pause_ - seconds_between(start, now);
   double seconds = std::min(1.0, options_.patience);
@@ -232,9 +234,10 @@ double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point no
   return std::min(seconds, seconds_between(now, stuck_from));
 }
 
-// As long as nobody waits for results, more requests are likely to come: a cycle for many costs as
-// much as one for the first of them. Yielding, since whoever asks may need this very core. A large
-// array gains nothing by company, and where all cores compute a yield costs milliseconds.
+// Waits for more requests, which are likely to come as long as nobody waits for results: a cycle
+// for many costs as much as one for the first of them. It yields, since whoever asks may need this
+// very core. A large array gains nothing by company, and where all cores compute a yield costs
+// milliseconds.
 void Conductor::linger(uint32_t cycle) {
   const auto start = Clock::now();
   if (has_large_mail_.load()) return;
@@ -244,7 +247,7 @@ void Conductor::linger(uint32_t cycle) {
   }
 }
 
-// For a member that waits at the bell; inside a cycle the lane has a patience of its own.
+// Checks the patience of a member that waits at the bell; inside a cycle the lane has its own.
 Error Conductor::check_patience(Clock::time_point now) {
   const double waited = seconds_between(waiting_since_, now);
   if (next_warning_ <= 0) next_warning_ = options_.stall_warning;

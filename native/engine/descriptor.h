@@ -61,7 +61,7 @@ struct Descriptor {
   static std::string make_key(Verb verb, bool is_group, const std::string& name);
   static std::string name_in_key(const std::string& key) { return key.substr(2); }
 
-  // What has to be told again when the same name is used again.
+  // Whether a name that is used again stands for the same, so that it need not be described again.
   bool same_request(const Descriptor& other) const;
 
   std::string text() const;  // "allreduce(float32[2, 3], sum, name='grad')"
