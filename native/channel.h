@@ -60,7 +60,7 @@ struct Posting {
 // One message of a member's exchange, as the others see it.
 struct Entry {
   int32_t peer;
-  uint16_t lane;  // position among the messages that leave this member
+  uint16_t stripe;  // its number among the messages that leave this member
   DType dtype;
   uint64_t bytes;
   uint64_t memory;    // offset in the arena, or no_offset

@@ -4,9 +4,9 @@
 // At the first meeting every member posts a table of its messages, so that all members can check
 // all pairs. What it gives it has laid open by then, if that is not much: in the posting itself, or
 // in memory of its own that is filled early. Otherwise there are further meetings. A member's
-// staging half is cut into as many lanes as it has messages; in each round every lane moves on:
+// staging half is cut into as many stripes as it has messages; in each round every stripe moves on:
 //
-//     half:  | lane 0: next slice of message 0 | lane 1: next slice of message 1 | ... |
+//     half:  | stripe 0: next slice of message 0 | stripe 1: next slice of message 1 | ... |
 //
 // A planned exchange has a premise: what all members say of themselves when they post. It stands
 // before the messages in the payload, after a hash of what the member has planned for, so that all
@@ -91,14 +91,14 @@ class Exchange {
   void post_table() {
     std::span<Entry> table = visit_.my_table();
     uint64_t total = messages_begin();
-    uint16_t lane = 0;
+    uint16_t stripe = 0;
     bool is_shared = true;
     for (size_t i = 0; i < sends_.size(); ++i) {
       const Outgoing& send = sends_[i];
       const bool leaves = !stays_here(send.peer);
-      table[i] = {send.peer, lane, send.dtype, send.bytes, offset_of(send), total};
+      table[i] = {send.peer, stripe, send.dtype, send.bytes, offset_of(send), total};
       if (leaves) {
-        ++lane;
+        ++stripe;
         total += send.bytes;
         is_shared = is_shared && table[i].memory != no_offset;
       }
@@ -250,54 +250,54 @@ class Exchange {
     }
   }
 
-  // Bytes of one lane of a member's half, in whole cache lines.
-  uint64_t lane_bytes(int member) const {
-    uint64_t num_lanes = 0;
-    for (const Entry& send : visit_.sends(member)) num_lanes += send.peer != member;
-    return num_lanes ? chunk_bytes / num_lanes / 64 * 64 : chunk_bytes;
+  // Bytes of one stripe of a member's half, in whole cache lines.
+  uint64_t stripe_bytes(int member) const {
+    uint64_t num_stripes = 0;
+    for (const Entry& send : visit_.sends(member)) num_stripes += send.peer != member;
+    return num_stripes ? chunk_bytes / num_stripes / 64 * 64 : chunk_bytes;
   }
 
   Error staged() {
-    std::vector<uint64_t> lanes(static_cast<size_t>(visit_.size()));
+    std::vector<uint64_t> stripes(static_cast<size_t>(visit_.size()));
     uint64_t num_rounds = 0;
     for (int m = 0; m < visit_.size(); ++m) {
-      lanes[m] = lane_bytes(m);
+      stripes[m] = stripe_bytes(m);
       for (const Entry& send : visit_.sends(m)) {
         if (send.peer != m)
-          num_rounds = std::max(num_rounds, (send.bytes + lanes[m] - 1) / lanes[m]);
+          num_rounds = std::max(num_rounds, (send.bytes + stripes[m] - 1) / stripes[m]);
       }
     }
     for (uint64_t round = 0; round < num_rounds; ++round) {
-      fill(round, lanes[visit_.me()]);
+      fill(round, stripes[visit_.me()]);
       visit_.hit(Phase::mid_copy);
       visit_.post();
       if (round == 0) work_meanwhile();
       if (auto error = visit_.await_all()) return error;
-      drain(round, lanes);
+      drain(round, stripes);
       visit_.hit(Phase::mid_reduce);
     }
     visit_.hit(Phase::reduced);
     return visit_.leave();
   }
 
-  void fill(uint64_t round, uint64_t lane) {
+  void fill(uint64_t round, uint64_t stripe) {
     const auto table = visit_.sends(visit_.me());
-    const uint64_t begin = round * lane;
+    const uint64_t begin = round * stripe;
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (stays_here(sends_[i].peer) || begin >= sends_[i].bytes) continue;
-      read(sends_[i], staging_half(visit_, visit_.me(), round) + table[i].lane * lane, begin,
-           std::min(lane, sends_[i].bytes - begin));
+      read(sends_[i], staging_half(visit_, visit_.me(), round) + table[i].stripe * stripe, begin,
+           std::min(stripe, sends_[i].bytes - begin));
     }
   }
 
-  void drain(uint64_t round, const std::vector<uint64_t>& lanes) {
+  void drain(uint64_t round, const std::vector<uint64_t>& stripes) {
     for (size_t i = 0; i < recvs_.size(); ++i) {
       const Incoming& recv = recvs_[i];
-      const uint64_t lane = lanes[static_cast<size_t>(recv.peer)];
-      const uint64_t begin = round * lane;
+      const uint64_t stripe = stripes[static_cast<size_t>(recv.peer)];
+      const uint64_t begin = round * stripe;
       if (stays_here(recv.peer) || begin >= recv.bytes) continue;
-      write(recv, staging_half(visit_, recv.peer, round) + matches_[i]->lane * lane, begin,
-            std::min(lane, recv.bytes - begin));
+      write(recv, staging_half(visit_, recv.peer, round) + matches_[i]->stripe * stripe, begin,
+            std::min(stripe, recv.bytes - begin));
     }
   }
 
