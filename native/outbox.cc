@@ -86,7 +86,7 @@ size_t Outbox::post(std::span<const Block> blocks, const std::byte* memory) {
     if (memory) {
       const int64_t number = empty_slot();
       for (const Block::Part& part : block.parts) {
-        copy_shared(slot(rank_, number) + part.lane, memory + part.offset, part.bytes);
+        copy_shared(slot(rank_, number) + part.position, memory + part.offset, part.bytes);
       }
       full_.emplace_back(num_posted_, number);
       mark = number + 1;
@@ -101,7 +101,7 @@ size_t Outbox::post(std::span<const Block> blocks, const std::byte* memory) {
 
 const std::byte* Outbox::given(int sender, int64_t number) const {
   const int64_t mark = read_word(head(sender).marks[number % num_slots]);
-  return mark ? slot(sender, mark - 1) + lane(sender, rank_) : nullptr;
+  return mark ? slot(sender, mark - 1) + position(sender, rank_) : nullptr;
 }
 
 void Outbox::add_up(std::span<const Block> blocks, const std::byte* own, std::byte* result,

@@ -31,8 +31,8 @@ namespace kadril {
 // A piece of each rank's part of some memory, posted and taken at once.
 struct Block {
   struct Part {
-    uint64_t lane;    // where in the slot
-    uint64_t offset;  // where in the memory
+    uint64_t position;  // in the slot
+    uint64_t offset;    // where in the memory
     uint64_t bytes;
   };
   std::vector<Part> parts;  // what goes to other ranks
@@ -59,7 +59,7 @@ class Outbox {
   int64_t num_taken() const { return num_taken_; }
   uint64_t bytes_for_one() const { return bytes_for_one_; }
   // Where in a slot what a rank gives another lies.
-  uint64_t lane(int sender, int receiver) const {
+  uint64_t position(int sender, int receiver) const {
     return static_cast<uint64_t>(receiver - (receiver > sender)) * bytes_for_one_;
   }
 

@@ -22,7 +22,8 @@ class Blocks {
   explicit Blocks(const std::vector<BlockNumbers>& blocks) {
     for (const auto& [parts, source, target, count] : blocks) {
       Block& block = blocks_.emplace_back(Block{{}, source, target, count});
-      for (const auto& [lane, offset, bytes] : parts) block.parts.push_back({lane, offset, bytes});
+      for (const auto& [position, offset, bytes] : parts)
+        block.parts.push_back({position, offset, bytes});
     }
   }
 
@@ -92,8 +93,8 @@ void bind_outbox(nb::module_& module) {
       .def_prop_ro("num_taken", [](const PythonOutbox& self) { return self.box.num_taken(); })
       .def_prop_ro("bytes_for_one",
                    [](const PythonOutbox& self) { return self.box.bytes_for_one(); })
-      .def("lane", [](const PythonOutbox& self, int sender,
-                      int receiver) { return self.box.lane(sender, receiver); })
+      .def("position", [](const PythonOutbox& self, int sender,
+                          int receiver) { return self.box.position(sender, receiver); })
       .def("laggards", [](const PythonOutbox& self) { return self.box.laggards(); })
       .def("all_posted", [](const PythonOutbox& self) { return self.box.all_posted(); })
       .def("set_walked", [](PythonOutbox& self, int64_t number) { self.box.set_walked(number); })

@@ -22,7 +22,7 @@ std::vector<Block> cut(const Outbox& box, int rank, int size, uint64_t count) {
         Block{{}, (static_cast<uint64_t>(rank) * count + begin) * 4, begin * 4, some});
     for (int other = 0; other < size; ++other) {
       const uint64_t offset = (static_cast<uint64_t>(other) * count + begin) * 4;
-      if (other != rank) block.parts.push_back({box.lane(rank, other), offset, some * 4});
+      if (other != rank) block.parts.push_back({box.position(rank, other), offset, some * 4});
     }
   }
   return blocks;

@@ -47,7 +47,7 @@ def cut_bucket(bucket: Bucket, box: _native.Outbox) -> CutBucket:
     for begin in range(0, max(*counts, 1), length):
         lengths = [max(0, min(length, count - begin)) for count in counts]
         parts = [
-            (box.lane(me, rank), (begins[rank] + begin) * item, lengths[rank] * item)
+            (box.position(me, rank), (begins[rank] + begin) * item, lengths[rank] * item)
             for rank in range(len(counts))
             if rank != me and lengths[rank]
         ]
