@@ -20,12 +20,46 @@ def table(text: str) -> dict[str, tuple[bool, str]]:
     return {name: (mark == "X", remark) for mark, name, remark in found}
 
 
-@pytest.mark.parametrize("flag", ["--check-build", pytest.param("-cb", marks=pytest.mark.long)])
-def test_the_table_is_true(playground: Playground, flag: str) -> None:
-    done = playground.start(flag).finish(timeout=60)
-    assert (done.code, done.err) == (0, b"")
-    text = done.out.decode()
+# Stands for torch where only kadril's part is looked at.
+TORCH = """
+__version__ = "2"
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+
+# One start tells all: torch is loaded in it, which takes seconds.
+LAUNCHER = """
+    import sys
+    from kadril.cli import main
+    code = main(["run", *sys.argv[1:]])
+    print(sorted({"torch", "numpy", "mpi4py", "kadril._native"} & set(sys.modules)))
+    sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-cb", "-np", "2", "touch", "started"],
+        pytest.param(["--check-build"], marks=pytest.mark.long),
+    ],
+)
+def test_the_table_is_true(playground: Playground, words: list[str]) -> None:
+    """It needs no number of ranks, starts none, and the launcher itself loads no torch."""
+    done = subprocess.run(
+        [sys.executable, playground.write("check.py", LAUNCHER), *words],
+        env=playground.environment(),
+        cwd=playground.directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    text = done.stdout
     assert text.startswith(f"kadril {kadril.__version__}\n")
+    assert text.endswith("\n[]\n")
+    assert not (playground.directory / "started").exists()
     found = table(text)
     assert found["PyTorch"] == (True, importlib.metadata.version("torch"))
     assert found["shm"][0]
@@ -37,10 +71,26 @@ def test_the_table_is_true(playground: Playground, flag: str) -> None:
         assert found[name][0] == hasattr(kadril.torch, name)
 
 
-def test_it_needs_no_number_of_ranks_and_starts_nothing(playground: Playground) -> None:
-    done = playground.start("-cb", "-np", "2", "touch", "started").finish(timeout=60)
-    assert done.code == 0
-    assert not (playground.directory / "started").exists()
+def test_operations_that_cannot_be_loaded_have_a_reason(playground: Playground) -> None:
+    """Torch is there, and lacks what kadril's part of it needs."""
+    torch = playground.directory / "old" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text(TORCH)
+    (torch / "distributed.py").write_text("def is_available(): return False\n")
+    path = f"{torch.parent}:{playground.environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "kadril", "run", "--check-build"],
+        env=playground.environment({"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found = table(done.stdout)
+    assert found["PyTorch"] == (True, importlib.metadata.version("torch"))
+    is_there, reason = found["allreduce"]
+    assert not is_there
+    assert reason.startswith("ModuleNotFoundError: No module named 'torch.")
 
 
 def test_what_is_missing_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,20 +103,3 @@ def test_what_is_missing_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         "Frameworks", "PyTorch", False, "2.13 cannot be loaded: no libc10.so"
     )
     assert framework("JAX", "jax", "") == Line("Frameworks", "JAX", False, "not installed")
-
-
-def test_the_launcher_itself_loads_no_torch(playground: Playground) -> None:
-    program = """
-        import sys
-        from kadril.cli import main
-        main(["run", "--check-build"])
-        print(sorted({"torch", "numpy", "mpi4py", "kadril._native"} & set(sys.modules)))
-    """
-    done = subprocess.run(
-        [sys.executable, playground.write("check.py", program)],
-        env=playground.environment(),
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.endswith(b"\n[]\n")

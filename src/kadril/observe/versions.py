@@ -11,7 +11,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import kadril
@@ -22,22 +22,29 @@ __all__ = ["Probes", "find_versions", "probe_all"]
 TOPIC = "versions"
 PROBE_TIMEOUT = 60.0
 
-# Each prints one line of JSON.
+# Each prints one line of JSON; that of torch is told which operations of kadril.torch to look for.
 PROBE_NATIVE = """
 import json
 from kadril import _native
 print(json.dumps({"file": _native.__file__, "total_memory": _native.total_memory()}))
 """
 PROBE_TORCH = """
-import json
+import json, sys
 import torch, torch.distributed as dist
 def has(backend):
     return dist.is_available() and getattr(dist, f"is_{backend}_available", lambda: False)()
-print(json.dumps({
+facts = {
     "version": torch.__version__,
     "backends": [name for name in ("gloo", "nccl", "ucc", "xccl") if has(name)],
     "num_devices": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-}))
+}
+if sys.argv[1:]:
+    try:
+        import kadril.torch
+        facts["operations"] = [name for name in sys.argv[1:] if hasattr(kadril.torch, name)]
+    except Exception as error:
+        facts["no_operations"] = f"{type(error).__name__}: {error}"
+print(json.dumps(facts))
 """
 PROBE_MPI = """
 import json
@@ -63,17 +70,21 @@ class Probes(NamedTuple):
     mpi: Probe
 
 
-def probe_all() -> Probes:
-    """Run all probes, side by side."""
+def probe_all(operations: Iterable[str] = ()) -> Probes:
+    """Run all probes, side by side.
+
+    Args:
+        operations: names that the probe of torch, which takes seconds to load, looks for too.
+    """
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for program in (PROBE_NATIVE, PROBE_TORCH, PROBE_MPI)
+        for program, *words in ((PROBE_NATIVE,), (PROBE_TORCH, *operations), (PROBE_MPI,))
     ]
     return Probes(*map(collect, processes))
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import kadril
 from kadril.compat import PACKAGES
 from kadril.observe.transports import why_no_shm
-from kadril.observe.versions import Probes, collect, probe_all, version_of
+from kadril.observe.versions import Probes, probe_all, version_of
 
 __all__ = ["Line", "build_report", "print_build_report"]
 
@@ -35,12 +33,6 @@ OPERATIONS = (
     "add_process_set",
 )
 
-PROBE_OPERATIONS = f"""
-import json
-import kadril.torch
-print(json.dumps({{"names": [name for name in {OPERATIONS!r} if hasattr(kadril.torch, name)]}}))
-"""
-
 
 class Line(NamedTuple):
     """Something that may be there, and a word about it."""
@@ -53,21 +45,15 @@ class Line(NamedTuple):
 
 def build_report() -> Iterator[Line]:
     """Yield all lines of the report."""
-    operations = subprocess.Popen(
-        [sys.executable, "-c", PROBE_OPERATIONS],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    probes = probe_all()
-    found = collect(operations)
+    probes = probe_all(OPERATIONS)
+    facts = probes.torch.facts
+    why_not = probes.torch.error or facts.get("no_operations", "")
     yield framework("PyTorch", "torch", probes.torch.error)
     yield framework("TensorFlow", "tensorflow", "")
     yield from transports(probes)
     for name in OPERATIONS:
-        is_there = name in found.facts.get("names", [])
-        yield Line("Operations on torch tensors", name, is_there, "" if is_there else found.error)
+        is_there = name in facts.get("operations", [])
+        yield Line("Operations on torch tensors", name, is_there, "" if is_there else why_not)
     for name in PACKAGES:
         yield Line("Packages for --compat", name, True)
 
