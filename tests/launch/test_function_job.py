@@ -161,9 +161,9 @@ SCRIPT = """
             self.value = value
 
     def work(thing, *, twice=False):
-        import torch
+        import numpy
         world = kadril.init()
-        total = torch.full((2,), float(world.rank + 1))
+        total = numpy.full(2, float(world.rank + 1))
         world.transport.allreduce(total)
         print("on", world.rank)
         return Thing(thing.value + OFFSET + int(total[0]) + twice * 1000)

@@ -19,18 +19,18 @@ SIZE = 64 << 20  # so large that it is given back to the system when it is freed
 # In a process of its own: what earlier tests have left is freed at any time.
 TAKE_AND_GIVE_BACK = f"""
 import dataclasses, json, sys
-import torch
+import numpy as np
 sys.path.insert(0, {str(BENCHMARKS)!r})
 from harness.memory_trace import rank_bytes, trace_phases
 
 held = []
 calls = {{
     "rest": lambda: None,
-    "take": lambda: held.append(torch.ones({SIZE}, dtype=torch.uint8)),
-    "hold": lambda: held[0].sum().item(),
+    "take": lambda: held.append(np.ones({SIZE}, dtype=np.uint8)),
+    "hold": lambda: held[0].sum(),
     "give back": held.clear,
 }}
-torch.ones(8).sum().item()
+np.ones(8).sum()
 trace = trace_phases(calls, num_ranks=1, before=rank_bytes(1))
 print(json.dumps(dataclasses.asdict(trace)))
 """
@@ -45,7 +45,7 @@ def test_what_a_phase_takes_and_gives_back_is_seen() -> None:
     assert places == sorted(places)
     assert (places[0], places[-1]) == (0.0, 4.0)
     held_bytes = [num_bytes for place, num_bytes in trace.samples if 2.0 <= place < 3.0]
-    # torch itself may take some meanwhile, but hardly half as much as this.
+    # numpy itself may take some meanwhile, but hardly half as much as this.
     assert min(held_bytes) > SIZE / 2
     assert trace.peak >= max(held_bytes)
     assert trace.samples[0][1] < SIZE / 2
