@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,27 +12,6 @@ from kadril.sharded.optimizer.optimizer_choice import without_compiler
 from kadril.sharded.optimizer.supported_optimizers import ELEMENTWISE, MATRIX, is_of_torch
 
 KINDS = [getattr(torch.optim, name) for name in sorted(ELEMENTWISE | MATRIX)]
-
-# Also a scheduler, and what the trainer does between steps.
-PROGRAM = """
-import sys
-import torch
-import kadril
-from kadril.sharded import POS_Trainer
-
-kadril.init()
-model = torch.nn.Linear(2, 2)
-trainer = POS_Trainer(model, "adam", {"lr": 1.0})
-schedule = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 1)
-for _ in range(2):
-    model(torch.ones(1, 2)).sum().backward()
-    trainer.step()
-    schedule.step()
-    trainer.zero_grad()
-assert trainer.learning_rate < 1
-assert "torch._dynamo" not in sys.modules, "the compiler was loaded"
-kadril.shutdown()
-"""
 
 
 def stepped(kind: type[torch.optim.Optimizer]) -> tuple[torch.optim.Optimizer, torch.Tensor]:
@@ -88,9 +65,3 @@ def test_only_classes_of_torch_have_one() -> None:
     assert torch_class(eager) is torch.optim.Adam
     assert is_of_torch(eager)
     assert not is_of_torch(Adam)
-
-
-def test_a_trainer_does_not_load_the_compiler() -> None:
-    # It took 70 MiB of each rank, more than a quarter of what torch itself takes.
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
