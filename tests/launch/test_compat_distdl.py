@@ -16,12 +16,6 @@ from kadril.compat import compat_path
 from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY, Unavailable, find_mpi
 
 
-def run(playground: Playground, program: str, *words: str, np: int) -> Result:
-    script = playground.write("script.py", program)
-    command = ["--compat", "distdl", "-np", str(np), *words, sys.executable, script]
-    return playground.start(*command, env=cache_of_torch(playground)).finish(timeout=110)
-
-
 def cache_of_torch(playground: Playground) -> dict[str, str]:
     """Optimizers make a directory for compiled code in TMPDIR, and leave it there."""
     return {"TORCHINDUCTOR_CACHE_DIR": str(playground.directory / "cache")}
@@ -64,11 +58,6 @@ def test_the_example_of_the_documentation(playground: Playground) -> None:
         "3 (7, 5) [7.0]",
         "4 (0,) []",
     ]
-
-
-def test_the_example_is_started(playground: Playground) -> None:
-    fewer = ALL_SUM_REDUCE.replace("arange(0, 4)", "arange(2)").replace("2, 1, 2", "1, 1, 2")
-    assert lines(run(playground, fewer, np=2)) == ["[0] 0 (7, 5) [3.0]", "[1] 1 (7, 5) [3.0]"]
 
 
 # Communicators, then LeNet-5: convolutions on 1 x 1 x 2 x 2, linear layers with weights on 2 x 2.
@@ -235,33 +224,41 @@ def test_lenet_as_alone_under_mpirun(playground: Playground, pytestconfig: pytes
     assert sorted(done.stdout.splitlines()) == DONE
 
 
-def test_several_packages_at_once(playground: Playground) -> None:
-    script = playground.write(
-        "script.py",
-        """
-        import horovod
-        import distdl
-        import distdl.nn.repartition, distdl.nn.broadcast, distdl.nn.sum_reduce
-        import distdl.nn.all_sum_reduce, distdl.nn.halo_exchange, distdl.nn.interpolate
-        import distdl.nn.upsampling, distdl.nn.batchnorm, distdl.nn.loss, distdl.nn.pooling
-        import distdl.nn.conv_channel, distdl.nn.conv_general
-        from distdl.nn.mixins.halo_mixin import HaloMixin
-        from distdl.nn.mixins.conv_mixin import ConvMixin
-        from distdl.nn.mixins.pooling_mixin import PoolingMixin
-        from distdl.backends.mpi.buffer import MPIBufferManager, MPIExpandableBuffer
-        from distdl.utilities.torch import TensorStructure, distdl_padding_to_torch_padding
-        from distdl.nn.transpose import DistributedTranspose
-        from mpi4py import MPI
-        assert DistributedTranspose is distdl.nn.Repartition is distdl.nn.DistributedTranspose
-        try:
-            MPI.Win
-        except AttributeError as error:
-            says_how = "Start the program with mpirun" in str(error)
-            print(horovod.__version__, distdl.__version__, says_how)
-        """,
-    )
-    words = ["--compat", "distdl,horovod", "-np", "1", sys.executable]
-    assert lines(playground.start(*words, script).finish(timeout=60)) == ["[0] 0.28.1 0.5.0 True"]
+IMPORTS = """
+    import horovod
+    import distdl
+    import distdl.nn.repartition, distdl.nn.broadcast, distdl.nn.sum_reduce
+    import distdl.nn.all_sum_reduce, distdl.nn.halo_exchange, distdl.nn.interpolate
+    import distdl.nn.upsampling, distdl.nn.batchnorm, distdl.nn.loss, distdl.nn.pooling
+    import distdl.nn.conv_channel, distdl.nn.conv_general
+    from distdl.nn.mixins.halo_mixin import HaloMixin
+    from distdl.nn.mixins.conv_mixin import ConvMixin
+    from distdl.nn.mixins.pooling_mixin import PoolingMixin
+    from distdl.backends.mpi.buffer import MPIBufferManager, MPIExpandableBuffer
+    from distdl.utilities.torch import TensorStructure, distdl_padding_to_torch_padding
+    from distdl.nn.transpose import DistributedTranspose
+    from mpi4py import MPI
+    assert DistributedTranspose is distdl.nn.Repartition is distdl.nn.DistributedTranspose
+    try:
+        MPI.Win
+    except AttributeError as error:
+        says_how = "Start the program with mpirun" in str(error)
+        print(horovod.__version__, distdl.__version__, says_how)
+"""
+
+
+def test_started_with_several_packages_at_once(playground: Playground) -> None:
+    """Two ranks import both, and run the example of DistDL's documentation."""
+    example = ALL_SUM_REDUCE.replace("arange(0, 4)", "arange(2)").replace("2, 1, 2", "1, 1, 2")
+    script = playground.write("script.py", IMPORTS + example)
+    words = ["--compat", "distdl,horovod", "-np", "2", sys.executable]
+    result = playground.start(*words, script, env=cache_of_torch(playground)).finish(timeout=110)
+    assert lines(result) == [
+        "[0] 0 (7, 5) [3.0]",
+        "[0] 0.28.1 0.5.0 True",
+        "[1] 0.28.1 0.5.0 True",
+        "[1] 1 (7, 5) [3.0]",
+    ]
     found = """
         from importlib.util import find_spec
         print([find_spec(name) is not None for name in ("horovod", "distdl")])
