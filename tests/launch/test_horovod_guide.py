@@ -2,7 +2,7 @@
 
 The scripts of the page import torch, in every rank and for seconds. Commands that show flags of the
 launcher have another script in place of `mean.py`, which tells what `kadril run` has told the rank;
-except for those that write a timeline.
+except for the one that names a timeline, which has to be written.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ def blocks(language: str) -> list[str]:
 COMMANDS = [line for block in blocks("") for line in block.splitlines()]
 # Run by other tests too: the program by forked ranks, below; the report by `test_build_report.py`.
 RARE = ("kadril run -np 2 python train_kadril.py", "kadril run --check-build")
-TIMELINE = re.compile(r"trace\.json|config\.yaml")
+TIMELINE = "--timeline-filename trace.json"
 
 MEAN_OF_ALL_RANKS = """
     import os
     size = int(os.environ["KADRIL_SIZE"])
     if os.environ["KADRIL_RANK"] == "0":
         print(f"{size} ranks, mean {(size - 1) / 2}")
+        with open("timeline.txt", "w") as file:
+            file.write(os.environ.get("KADRIL_TIMELINE", ""))
 """
 
 
 def lay_out(playground: Playground, command: str = "") -> None:
     """Write the files that the page shows."""
     train, mean, squares = blocks("python")
-    playground.write("mean.py", mean if TIMELINE.search(command) else MEAN_OF_ALL_RANKS)
+    playground.write("mean.py", mean if TIMELINE in command else MEAN_OF_ALL_RANKS)
     playground.write("train.py", train)
     changed = train.replace("import horovod.torch as hvd", "import kadril.torch as hvd")
     assert changed != train
@@ -95,8 +97,11 @@ def test_command(playground: Playground, command: str) -> None:
         assert re.fullmatch(rf"{time}\[0\] 2 ranks, {value}\n", result.out.decode())
     if "squares" in command:
         assert result.out == b"[9, 16]\n"
-    if TIMELINE.search(command):
+    if TIMELINE in command:
         assert (playground.directory / "trace.json").stat().st_size > 0
+    elif "mean.py" in command:
+        named = Path((playground.directory / "timeline.txt").read_text()).name
+        assert named == ("trace.json" if "config.yaml" in command else "")
     if "--output-filename" in command:
         log = playground.directory / "logs" / "rank.0" / "stdout"
         assert log.read_text().startswith("2 ranks")
