@@ -52,8 +52,27 @@ def expected_gradients(case: Case, size: int) -> list[list[Any]]:
 
 @on_ranks(1, 2, 4)
 @quick_and_long(DTYPES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_every_gradient(world: Any, mode: str, dtypes: list[str]) -> None:
+    check_every_gradient(mode, dtypes)
+
+
+@on_ranks(2)
+@quick_and_long(DTYPES)
+def test_every_gradient_in_a_function(world: Any, dtypes: list[str]) -> None:
+    check_every_gradient("function", dtypes)
+
+
+# Long, since tracing takes seconds of each rank, what is traced is what a graph holds, and graphs
+# have all of these sizes above.
+@pytest.mark.long
+@on_ranks(1, 4)
+@quick_and_long(DTYPES)
+def test_every_gradient_in_a_function_of_one_and_of_four(world: Any, dtypes: list[str]) -> None:
+    check_every_gradient("function", dtypes)
+
+
+def check_every_gradient(mode: str, dtypes: list[str]) -> None:
     """One graph, or one function, with the gradients of every operation on all these dtypes."""
     rank, size = hvd.rank(), hvd.size()
     found = in_mode(mode, lambda: [make(case, dtype) for case, dtype in differentiable(dtypes)])
