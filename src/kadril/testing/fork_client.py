@@ -63,7 +63,7 @@ class ForkClient:
         """Have the module of a function imported."""
         module = target._replace(qualname="")
         if module not in self.loaded:
-            self.request(Load(target, tuple(sys.path)))
+            self.request(Load(target, tuple(sys.path)), timeout=START_TIMEOUT)
             self.loaded.add(module)
 
     def fork(
@@ -100,14 +100,19 @@ class ForkClient:
         for pid in pids:
             self.listeners.pop(pid, None)
 
-    def request(self, request: object, descriptors: Sequence[int] = ()) -> Done:
+    def request(
+        self,
+        request: object,
+        descriptors: Sequence[int] = (),
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> Done:
         """Send a request and wait until it is carried out.
 
         Raises:
             PoolError: it went wrong.
         """
         socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
-        return self.answer(REQUEST_TIMEOUT)
+        return self.answer(timeout)
 
     def answer(self, timeout: float) -> Done:
         """Wait for the answer to a request; changes that come before it go to their listeners."""
