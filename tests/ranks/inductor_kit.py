@@ -22,7 +22,9 @@ def inductor(cache: Path) -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch._inductor import config
 
-        with config.patch(compile_threads=1):
+        # What the processor has is taken as usable: inductor would compile a program with torch's
+        # headers to see that, in every new cache, which takes as long as one kernel.
+        with config.patch({"compile_threads": 1, "cpp.vec_isa_ok": True}):
             yield
     torch._dynamo.reset()
 
