@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from kadril.testing import RankPool
+from kadril.testing.fork_client import current_fork_client
+from kadril.testing.messages import Target
 from kadril.testing.pool import Unavailable
 
 HERE = Path(__file__).parent
+
+# Folders whose tests have models, which import torch's compiler sooner or later.
+WITH_MODELS = {"nn", "sharded", "experiment", "torch", "torch_training"}
 
 # Sizes of worlds for every day, of a test that has several on such a transport. What depends on the
 # number of ranks is one code for all networks (`NetworkTransport`), and what a carrier does for an
@@ -27,6 +32,17 @@ EVERYDAY_SIZES = {
     "mpi:mpich": {4},
     "tiered": {3},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_once(request: pytest.FixtureRequest) -> None:
+    """Import what takes seconds before ranks are forked, each of which would import it.
+
+    Ranks that take the place of dead ones would, too.
+    """
+    if any(item.path.parent.name in WITH_MODELS for item in request.session.items):
+        file = HERE / "rank_imports.py"
+        current_fork_client().load(Target(str(file), file.stem, ""))
 
 
 @pytest.fixture
