@@ -3,7 +3,9 @@
 It is found by itself where kadril is installed. Fixtures: `rank_pool`, `no_leaks`, and `world` for
 tests marked with `@ranks`. Option `--require-mpi` (ini: `require_mpi`) turns the skip of tests
 whose MPI is not installed into a failure, for machines that must have it. `--over tiered` runs
-tests that ask for shared memory over another transport instead, and leaves out the others.
+tests that ask for shared memory over another transport instead, and no others. What a test needs
+shared memory for is the reason in its mark, `@pytest.mark.shared_memory("reason")`: there it is
+skipped.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("require_mpi", text, type="bool", default=False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark."""
+    text = "shared_memory(reason): skipped where --over asks for a transport that has none"
+    config.addinivalue_line("markers", text)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test for each size and transport."""
     asked = ranks_options(metafunc.function)
@@ -59,9 +67,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def transports_of(asked: RanksOptions, config: pytest.Config) -> tuple[str, ...]:
     """The transports that a test runs on."""
     over: str = config.getoption("--over")
+    return (over,) if over and "shm" in asked.transports else asked.transports
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--over`, leave out tests that do not run over it, and skip those that cannot."""
+    over: str = config.getoption("--over")
     if not over:
-        return asked.transports
-    return (over,) if "shm" in asked.transports else ()
+        return
+    runs: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        wanted = None if callspec is None else callspec.params.get("world")
+        asked = ranks_options(getattr(item, "function", None))
+        is_over = isinstance(wanted, WorldRequest) and wanted.key.transport == over
+        (runs if is_over and asked and "shm" in asked.transports else left_out).append(item)
+        for mark in item.iter_markers("shared_memory"):
+            item.add_marker(pytest.mark.skip(reason=f"shared memory: {mark.args[0]}"))
+    items[:] = runs
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
