@@ -135,12 +135,15 @@ def reduce_by_hosts(
 ) -> torch.Tensor:
     """The sum of float tensors as tiers must make it: inside hosts, then across, rounded between.
 
-    With one host that is `reduce_in_order`.
+    The result is scaled; of 16-bit floats each partial sum is, before it is rounded. With one host
+    that is `reduce_in_order`.
     """
     if len(hosts) == 1:
         return reduce_in_order(given, scales)
-    partial = [reduce_in_order([given[rank] for rank in host], (scales[0], 1.0)) for host in hosts]
-    return reduce_in_order(partial, (1.0, scales[1]))
+    before, after = scales
+    inside, last = (after, 1.0) if given[0].element_size() == 2 else (1.0, after)
+    partial = [reduce_in_order([given[rank] for rank in host], (before, inside)) for host in hosts]
+    return reduce_in_order(partial, (1.0, last))
 
 
 def pairwise(

@@ -123,6 +123,36 @@ def test_compression_to_fp16_on_three_hosts(world: World) -> None:
     assert array.unique().tolist() == [1.5 * world.size if world.rank == 1 else 1.5]
 
 
+def check_averages(world: World, dtype: torch.dtype, counts: tuple[int, ...]) -> None:
+    """Averages of 60000 by every reduction; each host's sum is too large for 16 bits."""
+    size, transport = world.size, world.transport
+    for count in counts:
+        whole = torch.full((count * size,), 60000.0, dtype=dtype)
+        part = torch.empty(count, dtype=dtype)
+        transport.reduce_scatterv(whole, part, [count] * size, "sum", postscale=1.0 / size)
+        assert part.unique().tolist() == [60000.0], count
+        on_root = whole.clone()
+        transport.reduce(on_root, 1, "sum", postscale=1.0 / size)
+        assert world.rank != 1 or on_root.unique().tolist() == [60000.0], count
+        transport.allreduce(whole, "sum", postscale=1.0 / size)
+        assert whole.unique().tolist() == [60000.0], count
+
+
+@ranks(5, transports=["tiered"], hosts="3+2")
+def test_averages_that_16_bits_hold_are_not_infinite(world: World) -> None:
+    """Sums of hosts once went to the others before they were divided, as infinity."""
+    check_averages(world, torch.float16, (3, 600, 3_000, 100_000))
+    for count in (3, 100_000):
+        small = torch.full((count,), 3.0, dtype=torch.float16)
+        world.transport.allreduce(small, "max", prescale=2.0**-30, postscale=2.0**30)
+        assert small.unique().tolist() == [3.0]
+
+
+@ranks(5, transports=["tiered"], hosts="3+2", wire_dtype="fp16")
+def test_compressed_averages_are_not_infinite(world: World) -> None:
+    check_averages(world, torch.float32, (3_000, 100_000))
+
+
 @ranks(3, transports=["tiered"], hosts="2+1")
 def test_ranks_that_compress_differently_are_told(world: World) -> None:
     import dataclasses

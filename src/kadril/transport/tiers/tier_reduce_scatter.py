@@ -17,6 +17,7 @@ from kadril.transport.tiers.pipeline import Chunk, Stages
 from kadril.transport.tiers.scratch import Scratch
 from kadril.transport.tiers.tier_blocks import Blocks, Slice, gather_slices, view_together
 from kadril.transport.tiers.tier_group import TierGroup
+from kadril.transport.tiers.tier_kernels import TierKernels
 from kadril.transport.tiers.tier_moves import TURNS, TierMove
 from kadril.transport.tiers.tier_plan import Piece, Way, common_pieces
 from kadril.transport.tiers.wire_format import WireFormat
@@ -38,8 +39,8 @@ class TierReduceScatter(TierMove):
         super().__init__(group, way)
         self.item = kernel.dtype.itemsize
         self.wire = WireFormat(kernel, wire_dtype)
-        self.inside = kernel._replace(postscale=1.0)
-        self.last = kernel._replace(prescale=1.0)
+        num_tiers = 1 if self.others else 0
+        self.kernels = TierKernels.of(kernel, num_tiers, is_rounded=self.wire.rounds)
 
     def chunks(
         self, given: Memory, result: Memory, parts: Sequence[int], chunk_bytes: int
@@ -70,7 +71,7 @@ class TierReduceScatter(TierMove):
         local_rank = self.group.inner.rank
         first = sum(counts[:local_rank])
         partial = scratch.take(counts[local_rank] * self.item)
-        self.group.reduce_inside(self.inside, memory, partial, counts)
+        self.group.reduce_inside(self.kernels.inside, memory, partial, counts)
         sends: list[Packet] = []
         for begin, end, (source, target) in self._pieces_between(self.group.host, slices):
             if source == self.group.rank:
@@ -88,8 +89,7 @@ class TierReduceScatter(TierMove):
         mine = slices[self.group.inner.rank]
         target = result[mine.skip : mine.skip + mine.num_bytes]
         counts = [each.num_bytes // self.item for each in slices]
-        kernel = self.inside if self.others else self.inside._replace(postscale=self.last.postscale)
-        self.group.reduce_inside(kernel, memory, target, counts)
+        self.group.reduce_inside(self.kernels.inside, memory, target, counts)
         arrivals: dict[int, Memory] = {}
         recvs: list[Packet] = []
         first = mine.begin // self.item
@@ -110,7 +110,7 @@ class TierReduceScatter(TierMove):
                 self.wire.unpack(arrivals[host], scratch) if host in arrivals else target
                 for host in range(self.group.num_hosts)
             ]
-            self.last.reduce(target, sources)
+            self.kernels.last.reduce(target, sources)
 
     def _pieces_between(
         self, host: int, slices: Sequence[Slice]

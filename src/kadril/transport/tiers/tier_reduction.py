@@ -21,6 +21,7 @@ from kadril.transport.tiers.pipeline import Chunk, Stages
 from kadril.transport.tiers.scratch import Scratch
 from kadril.transport.tiers.tier_blocks import chunk_cuts
 from kadril.transport.tiers.tier_group import TierGroup
+from kadril.transport.tiers.tier_kernels import TierKernels
 from kadril.transport.tiers.tier_plan import (
     RankStep,
     Span,
@@ -67,9 +68,7 @@ class TierReduction:
         self.topology = group.topology if root is None else Topology(hosts)
         self.root_host: Sequence[int] = () if root is None else hosts[group.topology.host_of(root)]
         self.num_tiers = len(self.topology.tiers)
-        self.inside = kernel._replace(postscale=1.0) if self.num_tiers else kernel
-        self.between = kernel._replace(prescale=1.0, postscale=1.0)
-        self.last = kernel._replace(prescale=1.0)
+        self.kernels = TierKernels.of(kernel, self.num_tiers, is_rounded=self.wire.rounds)
         self._steps: dict[int, tuple[TierPlan, list[RankStep]]] = {}
 
     def chunks(self, given: Memory, result: Memory, chunk_bytes: int) -> Iterator[Chunk]:
@@ -91,7 +90,7 @@ class TierReduction:
         local_rank = group.inner.rank
         begin = sum(counts[:local_rank])
         mine = result[begin : begin + counts[local_rank]]
-        group.reduce_inside(self.inside, given, mine, plan.counts[group.host])
+        group.reduce_inside(self.kernels.inside, given, mine, plan.counts[group.host])
         for tier, step in enumerate(steps, 1):
             yield from self._out(step, result, scratch, is_last=tier == self.num_tiers)
         for step in reversed(steps):
@@ -119,7 +118,7 @@ class TierReduction:
         for _ in range(1 if step.goes_back else TURNS):
             yield
         complete()
-        kernel = self.last if is_last else self.between
+        kernel = self.kernels.last if is_last else self.kernels.between
         parts = iter(received)
         for each in step.sums:
             mine = self._view(result, each.begin, each.end)
@@ -169,13 +168,12 @@ class TierReduction:
         return result[begin * self.item : end * self.item]
 
 
-def reduce_rows(topology: Topology, kernel: Kernel, rows: Sequence[Memory]) -> Memory:
+def reduce_rows(topology: Topology, kernels: TierKernels, rows: Sequence[Memory]) -> Memory:
     """The reduction of the sums of hosts, in the order in which tiers add them."""
-    kernel = kernel._replace(prescale=1.0)
     units = list(rows)
     tiers = topology.tiers
     for tier in tiers:
-        adding = kernel if tier is tiers[-1] else kernel._replace(postscale=1.0)
+        adding = kernels.last if tier is tiers[-1] else kernels.between
         joined = []
         for group in tier:
             joined.append(np.empty_like(units[0]))

@@ -34,6 +34,7 @@ from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTran
 from kadril.transport.operands import CheckedMessage, CheckedReduction
 from kadril.transport.tiers.pipeline import Chunk, Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
+from kadril.transport.tiers.tier_kernels import TierKernels
 from kadril.transport.tiers.tier_moves import TierBroadcast, TierGather
 from kadril.transport.tiers.tier_plan import CHUNK_BYTES, WayLimits, sum_chunk_bytes, way_for
 from kadril.transport.tiers.tier_probe import agree_on_tuning
@@ -157,15 +158,15 @@ class TieredTransport(TierGroup):
 
     def _reduce_in_meeting(self, call: Call, kernel: Kernel, given: Memory) -> Memory:
         """Reduce a few bytes that ride along in the meeting."""
-        inside = kernel._replace(postscale=1.0) if self.topology.tiers else kernel
+        kernels = TierKernels.of(kernel, len(self.topology.tiers))
 
         def combine(parts: list[bytes]) -> bytes:
             total = np.empty_like(given)
-            inside.reduce(total, [as_memory(part) for part in parts])
+            kernels.inside.reduce(total, [as_memory(part) for part in parts])
             return as_data(total)
 
         rows = self._meet_hosts(call, as_data(given), combine)
-        return reduce_rows(self.topology, kernel, [row[: given.size] for row in rows])
+        return reduce_rows(self.topology, kernels, [row[: given.size] for row in rows])
 
     def _reduction_call(
         self, operation: str, memory: str, reduction: CheckedReduction, root: int | None = None
