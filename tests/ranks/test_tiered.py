@@ -191,6 +191,26 @@ def test_a_late_rank_is_named_on_every_host(world: World) -> None:
     assert caught.value.elapsed < 5.0
 
 
+@ranks(3, transports=["tiered"], hosts="2+1", patience=1.0, stall_warning=0.1)
+def test_a_leader_that_is_late_is_told_of_before_patience_runs_out(world: World) -> None:
+    """Leaders wait for each other in an exchange of packets, where gloo's group was silent.
+
+    Rank 1 waits for its leader, and was held to be late itself.
+    """
+    group = world.transport.split(0)
+    assert group is not None
+    kept.append(group)
+    told: list[tuple[int, ...]] = []
+    group.on_late = lambda late, _: told.append(tuple(late))
+    group.barrier()
+    if world.rank == 2:
+        return
+    with pytest.raises(Stalled) as caught:
+        group.allreduce(torch.zeros(5000))
+    assert caught.value.rank == 2
+    assert told == ([(2,)] if world.rank == 0 else [])
+
+
 @pytest.mark.parametrize("count", [3, 3_000_000], ids=["meeting", "chunks"])
 @pytest.mark.parametrize(
     ("victim", "hosts"),

@@ -269,8 +269,9 @@ class C10dTransport(NetworkTransport):
         # A wait for a packet cannot be cut into slices: at its end gloo closes all connections.
         waiting = PacketWait(works, self.config.patience + MARGIN)
         pending = self._waiter.ask(waiting.run)
+        is_warned = False
         while not pending.done.wait(SLICE.total_seconds()):
-            self._look_around(is_warned=True)
+            is_warned = self._look_around(is_warned)
             self._probe(group, waiting.peer)
         if waiting.error:
             raise self._verdict(waiting.error, waiting.peer)
@@ -327,7 +328,9 @@ class C10dTransport(NetworkTransport):
         if waited > self.config.patience:
             raise self._failed_call().late(self._late(), self.config.patience)
         if waited > self.config.stall_warning and not is_warned:
-            self._report_late(self._late(), waited)
+            late = self._late()
+            if late:  # none where all wait for packets that take long
+                self._report_late(late, waited)
             return True
         return is_warned
 

@@ -345,10 +345,10 @@ def look_outside(
     except KadrilError as error:
         group._fail(error)  # which ends the wait
         return
-    if is_door:
-        group.outer._note_waiting()
-        if waited >= group.config.stall_warning:
-            group._report_late(late, waited)
+    # Also of one that waits for its leader: it must not be taken for the one that is late.
+    group.outer._note_waiting()
+    if is_door and waited >= group.config.stall_warning:
+        group._report_late(late, waited)
 
 
 def nothing() -> None:
