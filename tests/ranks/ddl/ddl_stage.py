@@ -40,6 +40,10 @@ class AlteredTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def open_flat(self) -> Any:
+        flat = self._inner.open_flat()
+        return flat and AlteredTransport(flat, self._element, self._value, self._count)
+
     def allreduce(self, array: Any, op: str = "sum", **options: Any) -> None:
         self._inner.allreduce(array, op, **options)  # type: ignore[arg-type]
         if op == "sum" and array.numel() == self._count:

@@ -35,7 +35,7 @@ def test_init_tells_who_this_is(world: World) -> None:
     rank, size, device_id = learner
     assert (rank, size, device_id) == (world.rank, world.size, world.local_rank % 2)
     assert (ddl.rank(), ddl.size(), ddl.local_rank()) == (world.rank, world.size, world.local_rank)
-    assert (ddl.num_hosts(), ddl.local_size()) == (1, world.size)
+    assert (ddl.num_hosts(), ddl.local_size()) == (len(world.layout.hosts), world.local_size)
     assert learner.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert ddl.init(2, mode=f"-mode r:{world.size}") is learner, "again, with the same arguments"
     with pytest.raises(AlreadyInitializedError, match="asked for num_gpu=4 and 'no options'"):
@@ -120,8 +120,8 @@ def test_the_baseline_says_which_it_is(world: World) -> None:
         ddl.last_reduction()
     ddl.all_reduce(torch.ones(3, dtype=torch.float64), mpi=True)
     last = ddl.last_reduction()
-    kind = world.transport.kind
-    wanted = "MPI_Allreduce (Open MPI v" if world.communicator else f"{kind} all-reduce"
+    flat = world.transport.open_flat() or world.transport
+    wanted = "MPI_Allreduce (Open MPI v" if world.communicator else f"{flat.kind} all-reduce"
     assert last.way.startswith(wanted)
     assert (last.num_bytes, last.seconds > 0) == (24, True)
 

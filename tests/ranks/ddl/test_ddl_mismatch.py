@@ -117,8 +117,11 @@ def test_names_tell_parameters_of_one_shape_apart(world: World) -> None:
 
 @with_peers
 def test_a_call_that_is_not_ours(world: World) -> None:
-    """The other one cannot be asked for its parameters: the error is the transport's own."""
-    ddl.init()
+    """The other one cannot be asked for its parameters: the error is the transport's own.
+
+    A ring on several hosts is another group, in which nobody sees a call on the world's.
+    """
+    ddl.init(1, f"-mode n:{world.size}")
     call = ddl.all_reduce if world.rank == 0 else kadril.allreduce
     with pytest.raises(MismatchError, match="made different calls"):
         call(torch.ones(3 + world.rank), name="loss")

@@ -25,6 +25,7 @@ import kadril.nn as knn
 from kadril import ops
 from kadril.nn import primitives
 from kadril.nn.distribution.replicas import Cutter
+from kadril.ops.linear import DoneFunction
 from kadril.partition import Partition, world_partition
 from kadril.testing import ranks
 from kadril.world import World
@@ -380,6 +381,8 @@ def test_every_autograd_function_is_differentiated_again(world: World) -> None:
         return staticmethod(call)
 
     functions = autograd_functions()
+    if world.transport.shared_memory is None:  # where the shortest way is
+        functions.remove(DoneFunction)
     with contextlib.ExitStack() as stack:
         for function in functions:
             stack.enter_context(mock.patch.object(function, "backward", watched(function)))

@@ -201,6 +201,7 @@ def test_no_gradient_of_a_graph_outlives_its_round(world: World) -> None:
         assert all(storage.expired() for storage in seen)
 
 
+@pytest.mark.shared_memory("a rank posts gradients to outboxes, and waits for nobody")
 @ranks(2)
 def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
     """A graph refers to a gradient while it gives it away: each sum took memory of its own once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 from sharded_kit import assert_same, backward, make_parameters
 
@@ -32,6 +33,7 @@ def allocated(world: World) -> int:
     return num_bytes
 
 
+@pytest.mark.shared_memory("there is one copy per host")
 @ranks(2, 3)
 def test_ranks_share_one_copy_and_give_it_back(world: World) -> None:
     before = allocated(world)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from sharded_kit import (
     OPTIMIZERS,
@@ -40,11 +41,13 @@ def expect(size: int) -> list[torch.nn.Parameter]:
     return one_process(plain(NAME, OPTIONS), means, SHAPES)[0]
 
 
+@pytest.mark.shared_memory("sums of outboxes lie in gradients")
 @ranks(2, 3, 4)
 def test_sums_lie_in_gradients(world: World) -> None:
     check_that_sums_lie_in_gradients(world)
 
 
+@pytest.mark.shared_memory("sums of outboxes lie in gradients")
 @ranks(2)
 def test_sums_lie_in_gradients_beside_compiled_code(world: World) -> None:
     """Once torch has compiled anything, a caller keeps a reference to each argument it passes."""

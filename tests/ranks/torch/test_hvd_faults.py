@@ -15,6 +15,7 @@ from hvd_stage import SHM, check_works, on_ranks, until
 import kadril.torch as hvd
 from kadril.errors import PeerError, Stalled
 from kadril.testing import Ranks
+from kadril.transport.base import Transport
 from kadril.world import World
 
 BOUND = 1.0  # seconds from a death to the errors of all survivors
@@ -119,7 +120,7 @@ def test_a_late_rank_is_reported_and_then_given_up(world: World, tmp_path: Path)
     note = tmp_path / str(world.rank)
     elapsed = -1.0
     try:
-        elapsed = check_given_up()
+        elapsed = check_given_up(world.transport)
     finally:
         # Whole or not there: the late rank reads it as soon as it is.
         half = note.with_suffix(".half")
@@ -127,17 +128,20 @@ def test_a_late_rank_is_reported_and_then_given_up(world: World, tmp_path: Path)
         half.rename(note)
 
 
-def check_given_up() -> float:
+def check_given_up(transport: Transport) -> float:
     """Check the report and the error of a rank that waits for rank 1; return how long it waited."""
     with Records() as records, pytest.raises(Stalled) as caught:
         hvd.allreduce(torch.ones(2), name="grad.7")
     reports = [text for text in records.texts if "grad.7" in text]
-    assert reports, records.texts
-    assert "rank" in reports[0]
-    assert "1" in reports[0]
-    # Since when, and from where.
-    assert any(character.isdigit() for character in reports[0].partition("grad.7")[2])
-    assert "test_hvd_faults.py" in reports[0]
+    # Where there are hosts with shared memory, the first rank of each tells of those on others.
+    is_told = transport.host_memory is transport.shared_memory or hvd.local_rank() == 0
+    assert reports or not is_told, records.texts
+    for report in reports[:1]:
+        assert "rank" in report
+        assert "1" in report
+        # Since when, and from where.
+        assert any(character.isdigit() for character in report.partition("grad.7")[2])
+        assert "test_hvd_faults.py" in report
     error = caught.value
     assert (error.rank, error.name, error.state) == (1, "grad.7", "late")
     assert 0.0 < error.elapsed < 6.0
