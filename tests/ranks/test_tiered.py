@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import signal
 
+import numpy as np
 import pytest
 import torch
 from conformance import offsets
 from test_conformance_death import allreduce_for_ever, check_survivors, wait_for_rank
 
-from kadril.errors import Stalled
+from kadril.errors import PeerLost, Stalled
 from kadril.testing import Ranks, ranks
 from kadril.transport.base import Transport
+from kadril.transport.call import Call
+from kadril.transport.ending import Ending
 from kadril.transport.tiers.tiered import TieredTransport
 from kadril.world import World
 
@@ -209,6 +212,25 @@ def test_a_leader_that_is_late_is_told_of_before_patience_runs_out(world: World)
         group.allreduce(torch.zeros(5000))
     assert caught.value.rank == 2
     assert told == ([(2,)] if world.rank == 0 else [])
+
+
+@ranks(4, transports=["tiered"], hosts="2+2")
+def test_a_rank_that_waits_for_another_host_hears_what_its_own_says(world: World) -> None:
+    """Rank 0 died, and the store with it; rank 1 had left and could tell nobody of another host.
+
+    Rank 2 knew and had said so in the memory of its host, but rank 3 waited for rank 1 until its
+    patience ran out, and named nobody.
+    """
+    group = tiers_of(world, 1 << 20).split(0)
+    assert isinstance(group, TieredTransport)
+    kept.append(group)
+    if world.rank == 2:
+        group._host_notes.leave(Ending("lost", group.num_completed, 0))
+    if world.rank == 3:
+        with pytest.raises(PeerLost) as caught, group._calling(Call("allreduce")):
+            group.outer._exchange([], [(1, np.empty(8, dtype=np.uint8))])
+        assert caught.value.rank == 0
+    world.transport.barrier()
 
 
 @pytest.mark.parametrize("count", [3, 3_000_000], ids=["meeting", "chunks"])

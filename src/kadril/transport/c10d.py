@@ -37,7 +37,7 @@ from kadril.transport.ending import SURE, Ending
 from kadril.transport.kept_groups import Group, keep_in_children, keep_until_done, release_finished
 from kadril.transport.network_group import Completion, Packet
 from kadril.transport.network_transport import NetworkTransport
-from kadril.transport.store_notes import StoreNotes
+from kadril.transport.store_notes import ANSWER_TIME, StoreNotes
 from kadril.transport.waiter import Waiter
 
 __all__ = ["C10dTransport"]
@@ -321,7 +321,7 @@ class C10dTransport(NetworkTransport):
 
     def _look_around(self, is_warned: bool) -> bool:
         """Check whether the call can still complete; return whether a warning was logged."""
-        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        self._check_wait()
         self._raise_obstacle()
         self._note_waiting()
         waited = self._waited()
@@ -366,8 +366,16 @@ class C10dTransport(NetworkTransport):
 
         It goes with the rank that serves it, the first of the world. The others have left since.
         """
-        server = self.world_ranks.index(0) if 0 in self.world_ranks else None
-        return [server] if server in broken else broken
+        if 0 not in self.world_ranks:
+            return broken
+        server = self.world_ranks.index(0)
+        deadline = time.monotonic() + ANSWER_TIME
+        # Connections end in the order in which gloo's thread gets to them.
+        while not (is_gone := server in broken or bool(self._is_broken(self._group, server))):
+            if server == self.rank or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return [server] if is_gone else broken
 
     def _broken_peers(self) -> list[int]:
         """Ranks to which the connection is down."""

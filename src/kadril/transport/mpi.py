@@ -205,7 +205,7 @@ class MpiTransport(NetworkTransport):
 
     def _look_around(self, pending: Sequence[Pending], is_warned: bool) -> bool:
         """Check whether the call can still complete; return whether a warning was logged."""
-        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        self._check_wait()
         self._raise_obstacle()
         waited = self._waited()
         if waited <= min(self.config.patience, self.config.stall_warning):

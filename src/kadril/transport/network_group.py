@@ -97,6 +97,7 @@ class NetworkGroup(abc.ABC):
         self._failure: KadrilError | None = None
         self._reason = ""  # given to revoke()
         self.on_late: LateListener | None = None
+        self.on_look: Callable[[], None] | None = None  # of a group that stands on this one
         self.hostnames: Sequence[str] = ()
 
     def _report_late(self, late: Sequence[int], waited: float) -> None:
@@ -144,6 +145,12 @@ class NetworkGroup(abc.ABC):
 
         Called once. Another thread may be in `_meet` or in an exchange.
         """
+
+    def _check_wait(self) -> None:
+        """Raise what ends a wait from outside; called now and then while this rank waits."""
+        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        if self.on_look is not None:
+            self.on_look()
 
     def _raise_obstacle(self) -> None:  # noqa: B027 - an engine may have no way to know
         """Raise if a rank has said that it left before it completed this call.

@@ -25,7 +25,7 @@ from kadril.transport.ending import SURE, Ending
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-__all__ = ["StoreNotes"]
+__all__ = ["ANSWER_TIME", "StoreNotes"]
 
 ANSWER_TIME = 0.5  # seconds that ranks which lost the same peer have to say so
 STORE_TIME = 1.5  # seconds that the store has for an answer

@@ -212,7 +212,7 @@ class TcpTransport(NetworkTransport):
 
     def _look_around(self, transfer: Transfer, is_warned: bool) -> bool:
         """Check whether the call can still complete; return whether a warning was logged."""
-        self._check_usable(self._call)  # another thread may have closed or revoked the group
+        self._check_wait()
         self._check_links()
         self._raise_if_left()
         now = time.monotonic()

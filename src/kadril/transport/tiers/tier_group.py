@@ -19,7 +19,8 @@ Who waits for whom, and for how long, so that the rank that is the cause is the 
 
 A rank that gives up says why in the memory of its host (`host_notes.py`) and to the outer group,
 and then wakes the others of its host. A rank that waits for one of its own host asks the outer
-group now and then whether somebody on another host has given up.
+group now and then whether somebody on another host has given up, and one that waits for another
+host reads what those of its own have said.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ class TierGroup(NetworkTransport):
         # Not methods of this group: the groups below would keep it alive.
         reference = weakref.ref(self)
         self.outer.on_late = functools.partial(report_late, reference)
+        self.outer.on_look = functools.partial(look_inside, reference)
         self._door.on_late = functools.partial(look_outside, reference, True)
         if self.inner is not self._door:
             # Whoever is waited for here waits for another host, and reports that itself.
@@ -270,14 +272,18 @@ class TierGroup(NetworkTransport):
         """The error of this call: by what a rank of this host has said, or by the inner group."""
         if self._failure is not None:
             return self._failure  # found by looking outside
-        endings = {self.local[place]: each for place, each in self._host_notes.endings().items()}
-        obstacle = self._obstacle(endings)
+        obstacle = self._obstacle_inside()
         if obstacle is not None:
             return obstacle
         told = copy.copy(error)
         told.args = (f"{self._call.text}: {error.event or error}",)
         told.operation, told.name = self._call.operation, self._call.name
         return told
+
+    def _obstacle_inside(self) -> KadrilError | None:
+        """The error for this call, if a rank of this host has said that it gave up."""
+        endings = {self.local[place]: each for place, each in self._host_notes.endings().items()}
+        return self._obstacle(endings)
 
     # Between hosts.
 
@@ -349,6 +355,17 @@ def look_outside(
     group.outer._note_waiting()
     if is_door and waited >= group.config.stall_warning:
         group._report_late(late, waited)
+
+
+def look_inside(reference: weakref.ref[TierGroup]) -> None:
+    """Give up if a rank of this host has; called by a rank that waits for another host.
+
+    It may wait for a rank that has left for the same reason, and could tell nobody of it.
+    """
+    group = reference()
+    obstacle = None if group is None else group._obstacle_inside()
+    if obstacle is not None:
+        raise obstacle
 
 
 def nothing() -> None:
