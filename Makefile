@@ -19,11 +19,12 @@ unexport PYTHONDONTWRITEBYTECODE
 QUICK := -m "not faults and not long" $(if $(SHARED),--times $(SHARED),--slowest 10)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup host-tools demo test check native-test sanitize python-test tensorflow-test first-lane last-lane faults bench format clean fuzz
+.PHONY: help setup host-tools demo test check native-test sanitize python-test tiers-test tensorflow-test first-lane last-lane faults bench format clean fuzz
 
 help:
 	@echo "make demo      two ranks train on handwritten digits; times beside DDP, gloo and MPI"
 	@echo "make test      style, types, native tests, all quick Python tests"
+	@echo "make tiers-test  tests of the layers, over tiers instead of shared memory"
 	@echo "make sanitize  native tests under ThreadSanitizer, and AddressSanitizer with UBSan"
 	@echo "make faults    the long fault matrix"
 	@echo "make fuzz      every parser of sockets and files, for an hour (FUZZ_SECONDS)"
@@ -148,6 +149,13 @@ mkdir -p build && $(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(absp
   || { cat $(1).log; exit 1; }; \
 $(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
 endef
+
+# Layers above the transports, as if the ranks were on two hosts. What needs shared memory says why it is
+# skipped; tests that ask for another transport, or for no world, are left out. Some run in `make test` too.
+LAYERS := engine torch torch_training ops partition nn sharded ddl experiment
+tiers-test: setup
+	$(PYTEST) --over tiered -m "not faults and not long" \
+	  $(LAYERS:%=tests/ranks/%) tests/ranks/test_collectives.py tests/ranks/test_compat_distdl_*.py
 
 faults: setup $(MPICH_VENV)/.installed
 	$(PYTEST) tests/faults --timeout 3600 -o faulthandler_timeout=600
