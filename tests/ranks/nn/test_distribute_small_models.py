@@ -51,7 +51,7 @@ def check_models(world: World, part: int, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("part", range(NUM_PARTS))
-@ranks(2)
+@ranks(2, timeout=110.0)  # hundreds of models, over networks too
 def test_small_models(world: World, part: int) -> None:
     check_models(world, part, (1, 1, 2, 1))
 
