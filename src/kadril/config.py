@@ -84,7 +84,8 @@ class Config:
         timeline: file that gets the timeline of all ranks; "DYNAMIC" waits for `start_timeline()`;
             nothing records none.
         timeline_mark_cycles: whether the timeline shows the rounds of the negotiation.
-        stall_check: whether a request that waits for long is reported at all.
+        stall_check: whether a named request that waits for long is reported, and by the launcher a
+            job that does not move.
         allow_pickle: whether object collectives that do not say otherwise take any object; without
             it they take plain data only. `--compat horovod` sets it. See SECURITY.md.
         fault: fault injection for tests, "point:action".

@@ -96,6 +96,27 @@ def test_a_stopped_rank_is_named(playground: Playground) -> None:
     launched.finish()
 
 
+# Rank 1 waits for rank 0 for longer than it takes to report it.
+ON_PURPOSE = """
+    import time
+    import numpy as np
+    import kadril
+    world = kadril.init()
+    if world.rank == 0:
+        time.sleep(4)
+    world.transport.allreduce(np.ones(3), name="loss")
+"""
+
+
+@pytest.mark.parametrize("flag", ["--stall-check", "--no-stall-check"])
+def test_a_job_that_waits_on_purpose_can_say_so(playground: Playground, flag: str) -> None:
+    """Benchmarks whose rank 0 waited for its driver told of each job that it did not move."""
+    program = playground.write("on_purpose.py", ON_PURPOSE)
+    result = playground.run("-np", "2", flag, program, env=SOON)
+    assert result.code == 0
+    assert (b"the job does not move" in result.err) == (flag == "--stall-check")
+
+
 def test_nothing_is_listed_after_the_end(playground: Playground) -> None:
     program = playground.write(
         "job.py", "import os, kadril; kadril.init(); print(os.environ['KADRIL_JOB'])"

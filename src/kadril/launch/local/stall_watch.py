@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kadril.config import Config
+
 if TYPE_CHECKING:
     from kadril.observe.flight_record import FlightRecord
 
@@ -52,12 +54,12 @@ class StallWatch:
 
     def add(self, rank: int, pid: int, environment: Mapping[str, str]) -> None:
         """Watch a rank that was started with these variables."""
-        if "KADRIL_RECORD_FILE" not in environment:
+        config = Config.from_environment(environment)
+        if "KADRIL_RECORD_FILE" not in environment or not config.stall_check:
             return
         self._ranks = [each for each in self._ranks if each.rank != rank]  # one that it replaces
         self._ranks.append(WatchedRank(rank, pid, Path(environment["KADRIL_RECORD_FILE"])))
-        wanted = float(environment.get("KADRIL_STALL_WARNING", LONGEST_WAIT))
-        self.after = min(wanted, LONGEST_WAIT)
+        self.after = min(config.stall_warning, LONGEST_WAIT)
         self._look_at = time.monotonic() + LOOK_EVERY
 
     def tick(self, now: float) -> float:
@@ -111,4 +113,6 @@ class StallWatch:
         for line in lines[:MAX_LINES]:
             self._notice(f"  {line}")
         more = f"{len(lines) - MAX_LINES} lines more, and " if len(lines) > MAX_LINES else ""
-        self._notice(f"  {more}stacks: kadril dump {self._job_id}")
+        self._notice(
+            f"  {more}stacks: kadril dump {self._job_id}; KADRIL_STALL_CHECK=0 ends these reports"
+        )
