@@ -7,6 +7,7 @@ tiers too.
 from __future__ import annotations
 
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -72,6 +73,25 @@ def check_all_collectives(world: World, count: int, chunk_bytes: int) -> None:
     halo = torch.empty(100, dtype=torch.int64)
     transport.exchange([(right, numbers(world.rank, 100))], [(left, halo)])
     assert torch.equal(halo, numbers(left, 100))
+
+
+def wait_in_a_group_of_one_host(world: World) -> list[float]:
+    """Rank 1 waits for rank 0; returns what its group tells of that."""
+    told: list[float] = []
+    pair = world.transport.split(0 if world.rank < 2 else None)
+    if pair is not None:
+        pair.on_late = lambda late, waited: told.append(waited)
+        if world.rank == 0:
+            time.sleep(0.5)  # five times as long as ranks of a host wait before a look outside
+        pair.barrier()
+    return told
+
+
+def test_a_group_of_one_host_does_not_warn_early() -> None:
+    """It logged that rank 0 "has waited 0 s": it looked for other hosts, and has none."""
+    with Ranks(3, transport="tiered", hosts="2+1") as ranks:
+        outcomes = ranks.start(wait_in_a_group_of_one_host).wait(30.0)
+    assert [outcome.value for outcome in outcomes] == [[]] * 3, outcomes
 
 
 def check_sizes(world: World) -> None:

@@ -32,6 +32,7 @@ from kadril.transport.call import Call, counted, reduction_call, shaped
 from kadril.transport.network_group import Packet, as_data, as_memory
 from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import CheckedMessage, CheckedReduction
+from kadril.transport.shm import ShmTransport
 from kadril.transport.tiers.pipeline import Chunk, Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
 from kadril.transport.tiers.tier_kernels import TierKernels
@@ -292,7 +293,7 @@ class TieredTransport(TierGroup):
         ]
         hosts = sorted(host for host in hosts if host)
         if len(hosts) == 1:
-            return door
+            return self._inside(self._group_of_one_host, door)
         outer = self.outer._subgroup(ranks, f"{self._num_splits}.{color}", number)
         outer.hostnames = self.hostnames
         if len(hosts) == len(ranks):
@@ -301,6 +302,16 @@ class TieredTransport(TierGroup):
         group = TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
         group.limits = self.limits
         group.hostnames = self.hostnames
+        return group
+
+    def _group_of_one_host(self, door: Transport) -> Transport:
+        """Return a group that has nobody outside to look at, and warns as late as any other."""
+        if not isinstance(door, ShmTransport):
+            return door
+        group = door.duplicate(
+            patience=self.config.patience, stall_warning=self.config.stall_warning
+        )
+        door.close()
         return group
 
     def close(self) -> None:
