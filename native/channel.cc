@@ -19,7 +19,7 @@ constexpr uint32_t one_post = 4;
 // Seconds asleep before a waiter looks around: at signals that came while it was not asleep yet, at
 // first, and then at the peer.
 constexpr double first_look_after = 0.05;
-constexpr double look_again_after = 1;
+constexpr double look_again_after = 0.5;
 // Between the first looks for a deadlock; two must find the same one.
 constexpr double look_for_deadlock_after = 0.15;
 constexpr int num_early_looks = 4;
@@ -266,6 +266,9 @@ Error Channel::sleep_for(int member, const Call& call) {
       return give_up(Reason::interrupted, me_, call, seconds_since(start));
     }
     if (wake != Wake::timed_out) continue;
+    for (const int late : late_members()) {
+      liveness_->notice_killed(ranks_[static_cast<size_t>(late)]);
+    }
     if (vigil.look()) return why_revoked(call, seconds_since(start));
     look_after = vigil.pause();
     const double elapsed = seconds_since(start);

@@ -44,6 +44,24 @@ char state_of(int pid) {
   return behind_name && behind_name[1] == ' ' ? behind_name[2] : '?';
 }
 
+// Whether SIGKILL waits for a process, by the masks of signals that /proc shows.
+bool is_killed(int pid) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/status", pid);
+  bool found = false;
+  if (FILE* file = std::fopen(path, "re")) {
+    char line[256];
+    unsigned long long mask;
+    while (!found && std::fgets(line, sizeof line, file)) {
+      const bool is_mask = std::sscanf(line, "SigPnd: %llx", &mask) == 1 ||
+                           std::sscanf(line, "ShdPnd: %llx", &mask) == 1;
+      found = is_mask && (mask >> (SIGKILL - 1) & 1);
+    }
+    std::fclose(file);
+  }
+  return found;
+}
+
 }  // namespace
 
 Liveness::Liveness(std::vector<int> pidfds)
@@ -110,9 +128,16 @@ void Liveness::watch() noexcept {
 }
 
 void Liveness::announce(int rank) noexcept {
-  dead_[static_cast<size_t>(rank)].store(true);
+  if (dead_[static_cast<size_t>(rank)].exchange(true)) return;
   std::lock_guard lock(mutex_);
   for (DeathListener* listener : listeners_) listener->on_death(rank);
+}
+
+void Liveness::notice_killed(int rank) noexcept {
+  const int pidfd = pidfds_[static_cast<size_t>(rank)];
+  if (pidfd < 0 || is_dead(rank)) return;
+  const int pid = pid_of(pidfd);
+  if (pid > 0 && is_killed(pid)) announce(rank);
 }
 
 bool Liveness::is_stopped(int rank) const {

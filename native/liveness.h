@@ -38,6 +38,9 @@ class Liveness {
   bool is_dead(int rank) const { return dead_[static_cast<size_t>(rank)].load(); }
   // Held by SIGSTOP or a debugger, by the state that /proc shows.
   bool is_stopped(int rank) const;
+  // Take a rank for dead that SIGKILL has been sent to. It never comes back to its program, but
+  // needs a core to end, and its pidfd is silent until then: for seconds on a crowded machine.
+  void notice_killed(int rank) noexcept;
 
   // A listener is told of every death after it was added; it asks is_dead for those before.
   void add(DeathListener* listener);

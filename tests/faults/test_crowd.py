@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import work
+from core_group import core_group
 
 from kadril.testing import Ranks, faults
 from kadril.world import World
@@ -81,9 +81,6 @@ def test_a_long_run_stays_flat(num_calls: int) -> None:
     print(f"{time.monotonic() - began:.0f} s")  # noqa: T201
 
 
-CPU_GROUP = Path("/sys/fs/cgroup/cpu")
-
-
 def work_with_half_a_core(world: World) -> int:
     faults.gate("in the group")
     return work_in_a_crowd(world)
@@ -92,20 +89,10 @@ def work_with_half_a_core(world: World) -> int:
 @pytest.mark.faults
 def test_ranks_with_half_a_core() -> None:
     """F41: four ranks in a control group that has half a core; nobody is taken for dead."""
-    group = CPU_GROUP / f"kadril-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "cpu.cfs_quota_us").write_text("50000")
-    except OSError as error:
-        pytest.skip(f"no control group of cores can be made here: {error}")
-    try:
-        with Ranks(4, patience=60.0) as ranks:
-            ranks.start(work_with_half_a_core).wait_mark("in the group")
-            for outcome in ranks.outcomes:
-                (group / "cgroup.procs").write_text(str(outcome.pid))
-            ranks.open_gate("in the group")
-            outcomes = ranks.wait(100.0)
-            assert [outcome.value for outcome in outcomes] == list(range(4)), outcomes
-    finally:
-        with suppress(OSError):
-            group.rmdir()
+    with core_group(quota=50, period=100) as group, Ranks(4, patience=60.0) as ranks:
+        ranks.start(work_with_half_a_core).wait_mark("in the group")
+        for outcome in ranks.outcomes:
+            group.add(outcome.pid)
+        ranks.open_gate("in the group")
+        outcomes = ranks.wait(100.0)
+        assert [outcome.value for outcome in outcomes] == list(range(4)), outcomes

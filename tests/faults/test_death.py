@@ -11,9 +11,11 @@ import time
 
 import pytest
 import work
+from core_group import core_group
 
-from kadril.testing import Ranks, fault_points, no_leaks
+from kadril.testing import Ranks, fault_points, faults, no_leaks
 from kadril.testing.outcome import Outcome
+from kadril.world import World
 
 BOUND = 1.0  # seconds from the death to the exception, on every survivor
 
@@ -82,6 +84,32 @@ def test_kill_at_200_random_times() -> None:
     delays = sorted(kill_at_random(seed) for seed in range(start, start + 200))
     # For the record: shown by `pytest -rP`.
     print(f"seeds from {start}: p50 {delays[100] * 1e3:.1f} ms, max {delays[-1] * 1e3:.1f} ms")  # noqa: T201
+
+
+def wait_for_rank_1(world: World) -> None:
+    world.transport.barrier()
+    faults.gate("in the group")
+    while world.rank == 1:
+        pass  # so that it has used up its time on a core
+    world.transport.barrier()
+
+
+def test_a_killed_rank_that_gets_no_core_is_dead() -> None:
+    """A kill took 3.4 s once, at a load of 20: a rank must run to die, and had no core to run on.
+
+    The others took it for late, and raised `Stalled` when their patience of 3 s was over.
+    """
+    with core_group(quota=1, period=1000) as group, Ranks(3, patience=3.0) as ranks:
+        ranks.start(wait_for_rank_1).wait_mark("in the group")
+        group.add(ranks.outcomes[1].pid)
+        ranks.open_gate("in the group")
+        group.await_limit()
+        ranks.signal(1, signal.SIGKILL)
+        survivors = [ranks.outcomes[0], ranks.outcomes[2]]
+        assert ranks.pump(lambda: all(each.raised for each in survivors), 20.0)
+        assert ranks.outcomes[1].alive  # still
+        group.free()
+        check_survivors(ranks.wait(20.0), 1, "no core")
 
 
 @pytest.mark.faults
