@@ -55,6 +55,7 @@ MATRIX = (
             DEATH + "test_kill_at_every_point",
             DEATH + "test_kill_at_every_point_every_way",
             DEATH + "test_kill_at_200_random_times",
+            DEATH + "test_a_killed_rank_that_gets_no_core_is_dead",
             "ranks/test_conformance_death.py::test_death_in_a_collective",
             "ranks/torch/test_hvd_faults.py::test_death_at_any_time",
         ),
@@ -436,6 +437,8 @@ MATRIX = (
         "elastic jobs: ranks die, also during recovery and commits; jobs shrink and grow",
         "the parameters of a run without faults, or the loss of one commit",
         (
+            "launch/test_elastic_scripts.py::test_scripts",
+            "launch/test_elastic_scripts.py::test_a_sharded_state_is_shared_out_anew",
             "launch/test_elastic.py::test_a_rank_dies_while_the_others_recover",
             "launch/test_elastic.py::test_a_job_shrinks_to_one",
         ),
