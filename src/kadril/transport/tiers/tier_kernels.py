@@ -22,7 +22,7 @@ SHORT = ("float16", "bfloat16")
 
 
 class TierKernels(NamedTuple):
-    """What each tier adds by.
+    """Kernels of each tier.
 
     Attributes:
         inside: of the ranks of a host.
