@@ -57,6 +57,7 @@ class Fault:
         self.action, _, self.place = action.partition("@")
         self.step, self.rank = int(step), int(who)
         self.mark = directory / f"fault.{number}"
+        self.timer: threading.Timer | None = None
 
     def may_happen(self, step: int, place: str = "") -> None:
         if (
@@ -67,8 +68,8 @@ class Fault:
             self.mark.touch()
             if place in ("commit", "sync"):
                 # Within what this thread is about to do; where exactly is left to chance.
-                delay = random.uniform(0.0, 0.003)
-                threading.Timer(delay, act, [self.action]).start()
+                self.timer = threading.Timer(random.uniform(0.0, 0.003), act, [self.action])
+                self.timer.start()
             else:
                 act(self.action)
 
@@ -84,6 +85,12 @@ class Faults:
     def may_happen(self, step: int, place: str = "") -> None:
         for fault in self.all:
             fault.may_happen(step, place)
+
+    def await_timers(self) -> None:
+        """Wait for what was to happen by now: later steps may be the last ones of the others."""
+        for fault in self.all:
+            if fault.timer is not None:
+                fault.timer.join()
 
     def may_happen_at_start(self) -> None:
         self.may_happen(-int(os.environ["KADRIL_GENERATION"]))
@@ -143,6 +150,7 @@ class Values(ObjectState):
 
 def train(state: Values, last: int, every: int, faults: Faults) -> None:
     is_even = "even" in sys.argv
+    faults.await_timers()
     while state.step < last:
         faults.await_change(state, state.step)
         pull = np.array([(state.step + 1.0) * (1 + rank()), 1.0 / size()])
@@ -156,6 +164,7 @@ def train(state: Values, last: int, every: int, faults: Faults) -> None:
         if state.step % every == 0:
             faults.may_happen(state.step, "commit")
             state.commit()
+            faults.await_timers()
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ def pull(model: torch.nn.Module, step: int) -> None:
 
 
 def train(state: Values, last: int, every: int) -> None:
+    state.faults.await_timers()
     while state.step < last:
         state.faults.await_change(state, state.step)
         state.optimizer.zero_grad()
@@ -65,6 +66,7 @@ def train(state: Values, last: int, every: int) -> None:
         if state.step % every == 0:
             state.faults.may_happen(state.step, "commit")
             state.commit()
+            state.faults.await_timers()
 
 
 def main() -> None:
