@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import work
-from core_group import core_group
+from control_groups import core_group
 
 from kadril.testing import Ranks, faults
 from kadril.world import World

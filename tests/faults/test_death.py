@@ -11,7 +11,7 @@ import time
 
 import pytest
 import work
-from core_group import core_group
+from control_groups import held_group
 
 from kadril.testing import Ranks, fault_points, faults, no_leaks
 from kadril.testing.outcome import Outcome
@@ -88,9 +88,9 @@ def test_kill_at_200_random_times() -> None:
 
 def wait_for_rank_1(world: World) -> None:
     world.transport.barrier()
-    faults.gate("in the group")
-    while world.rank == 1:
-        pass  # so that it has used up its time on a core
+    faults.gate("met")
+    if world.rank == 1:
+        faults.gate("never")
     world.transport.barrier()
 
 
@@ -99,16 +99,16 @@ def test_a_killed_rank_that_gets_no_core_is_dead() -> None:
 
     The others took it for late, and raised `Stalled` when their patience of 3 s was over.
     """
-    with core_group(quota=1, period=1000) as group, Ranks(3, patience=3.0) as ranks:
-        ranks.start(wait_for_rank_1).wait_mark("in the group")
+    with held_group() as group, Ranks(3, patience=3.0) as ranks:
+        ranks.start(wait_for_rank_1).wait_mark("met")
         group.add(ranks.outcomes[1].pid)
-        ranks.open_gate("in the group")
-        group.await_limit()
+        group.hold()
+        ranks.open_gate("met")
         ranks.signal(1, signal.SIGKILL)
         survivors = [ranks.outcomes[0], ranks.outcomes[2]]
         assert ranks.pump(lambda: all(each.raised for each in survivors), 20.0)
         assert ranks.outcomes[1].alive  # still
-        group.free()
+        group.let_go()
         check_survivors(ranks.wait(20.0), 1, "no core")
 
 
