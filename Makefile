@@ -106,10 +106,10 @@ demo: setup
 	@echo "== All-reduce on the same two ranks, beside gloo, MPI and a plain copy of memory."
 	$(BIN)/kadril bench --quick
 
-# Parts run next to each other, LANES at once, since ranks wait for each other much of the time: three keep
-# two cores busy, where two left a quarter of the time idle. A part
-# that fails does not keep the others from telling what they find. LANES=1 where the machine has other
-# work. Two sessions share the Python tests: one takes files from the first on, the other from the last.
+# Parts run next to each other, LANES at once, since ranks wait for each other much of the time: three
+# keep two cores busy, where two left a quarter of the time idle. A part that fails does not keep the
+# others from telling what they find. LANES=1 where the machine has other work. Two sessions share the
+# Python tests: one takes files from the first on, the other from the last.
 LANES ?= 3
 PYTHON_LANES := first-lane $(if $(filter-out 1,$(LANES)),last-lane)
 define run-parts
@@ -148,7 +148,7 @@ comma := ,
 define run-native
 mkdir -p build && $(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DKADRIL_NATIVE_TESTS=ON $(2) > $(1).log 2>&1 \
   || { cat $(1).log; exit 1; }; \
-$(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
+MAKEFLAGS= $(BIN)/cmake --build $(1) && $(BIN)/ctest --test-dir $(1) --output-on-failure
 endef
 
 # Layers above the transports, as if the ranks were on two hosts. What needs shared memory says why it is
