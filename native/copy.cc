@@ -74,7 +74,7 @@ class QuickerCopy {
   // The clock sees who writes, not who reads: plain stores are found in a cache, streaming ones in
   // memory. Two ranks whose cores share a cache, where streaming was the quicker one by the clock:
   // an all-reduce of 1 MiB took 73 us with it and 46 with plain stores, one of 64 MiB 10.4 and 8.2
-  // ms (though one of 256 KiB 28 and 43 us). Where they share none, plain ones take ten times as
+  // ms (though one of 256 KiB 32 and 43 us). Where they share none, plain ones take ten times as
   // long.
   static constexpr float worth_it = 3;
   // The slower way has another chance once in so many copies.
