@@ -1,4 +1,4 @@
-"""What most ranks of these tests come to import: see `imported_once` in conftest.py."""
+"""Imports that most ranks of these tests need: see `imported_once` in conftest.py."""
 
 import hypothesis  # noqa: F401
 import pytest  # noqa: F401

@@ -1,4 +1,4 @@
-"""What the ranks of these tests import: see `quiet_tensorflow` in conftest.py."""
+"""Imports that the ranks of these tests need: see `quiet_tensorflow` in conftest.py."""
 
 import keras
 import pytest  # noqa: F401
