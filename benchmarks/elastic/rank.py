@@ -1,8 +1,9 @@
 """An elastic program whose rank 1 kills itself: when, and when the next step has ended.
 
-rank.py plain|torch|sharded DIRECTORY NUM_PROCESSES
+rank.py plain|torch|sharded DIRECTORY NUM_PROCESSES [forked]
 
-The rank is killed when so many processes have come to `init()`, a spare one perhaps among them.
+The rank is killed when so many processes have come to `init()`, a spare one perhaps among them, and
+where `forked` is given, the fork server has loaded what it loads.
 """
 
 from __future__ import annotations
@@ -82,6 +83,24 @@ def await_processes(directory: Path, count: int) -> None:
     time.sleep(0.5)
 
 
+def await_fork_server() -> None:
+    """Wait until the launcher has a fork server that has been asleep for half a second."""
+    num_asleep = 0
+    while num_asleep < 10:
+        time.sleep(0.05)
+        num_asleep = num_asleep + 1 if "S" in fork_server_states() else 0
+
+
+def fork_server_states() -> list[str]:
+    """Return the state of the launcher's fork server, as /proc has it."""
+    launcher, states = os.getppid(), []
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    for child in children:
+        if b"kadril.launch.forking.serving" in Path(f"/proc/{child}/cmdline").read_bytes():
+            states.append(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0])
+    return states
+
+
 def main() -> None:
     """Train until rank 1 was killed once and some steps have followed."""
     kind, directory = sys.argv[1], Path(sys.argv[2])
@@ -107,6 +126,8 @@ def main() -> None:
             values.step += 1
             if values.step == NUM_STEPS - 1:
                 await_processes(directory, int(sys.argv[3]))
+                if "forked" in sys.argv and rank() == 1:
+                    await_fork_server()
             if rank() == 0 and reset:
                 reset.pop()
                 print(f"stepped {time.monotonic()}", flush=True)

@@ -25,13 +25,15 @@ NUM_RANKS = 3
 # setting: its flags
 SETTINGS: dict[str, tuple[str, ...]] = {
     "replaced": ("--min-np", "2"),
-    "replaced, no spare": ("--min-np", "2", "--spares", "0"),
+    "replaced, forked": ("--min-np", "2", "--spares", "0"),
+    "replaced, started": ("--min-np", "2", "--spares", "0", "--no-fork-server"),
     "shrunk": ("--min-np", "1", "--no-replace"),
 }
-BARS = {"replaced": 2.0, "shrunk": 0.3}  # seconds, of the median
+BARS = {"replaced": 2.0, "replaced, forked": 2.0, "shrunk": 0.3}  # seconds, of the median
 NOTES = {
     "replaced": "a process that waited takes the place; --spares 1 is the default",
-    "replaced, no spare": "a process is started, and loads what the program loads",
+    "replaced, forked": "a process is forked from one that has loaded torch, and runs the program",
+    "replaced, started": "a process is started, and loads what the program loads",
     "torchrun": "all processes are started again; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
 }
 WORKLOADS = ("plain", "torch", "sharded")
@@ -52,6 +54,7 @@ def recover(workload: str, setting: str) -> float:
             num_processes = NUM_RANKS + (setting == "replaced")  # it waits for the spare one
             words = ["kadril", "run", "-np", str(NUM_RANKS), *SETTINGS[setting], "--no-prefix"]
             words += [str(HERE / "rank.py"), workload, directory, str(num_processes)]
+            words += ["forked"] * (setting == "replaced, forked")
         command = [sys.executable, "-m", *words]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         done = subprocess.run(
@@ -70,7 +73,7 @@ def measure(num_rounds: int, workloads: Sequence[str]) -> Measured:
     found: dict[tuple[str, str], list[list[float]]] = {}
     for _ in range(num_rounds):
         for workload in workloads:
-            for setting in (*SETTINGS, *(("torchrun",) if workload == "torch" else ())):
+            for setting in settings_of(workload):
                 seconds = recover(workload, setting)
                 found.setdefault((workload, setting), []).append([seconds])
                 print(f"{workload}, {setting}: {seconds:.3f} s", flush=True)
@@ -78,6 +81,13 @@ def measure(num_rounds: int, workloads: Sequence[str]) -> Measured:
         [Series(*names, rounds, NOTES.get(names[1], "")) for names, rounds in found.items()],
         missing=MISSING,
     )
+
+
+def settings_of(workload: str) -> list[str]:
+    """Return the settings of a workload: without torch there is no fork server, and no torchrun."""
+    if workload == "plain":
+        return [setting for setting in SETTINGS if setting != "replaced, forked"]
+    return [*SETTINGS, *(["torchrun"] if workload == "torch" else [])]
 
 
 def check_bars(results: Results) -> Iterator[Bar]:

@@ -8,6 +8,7 @@
     request/       flags about hosts, horovodrun's flags, YAML files, `--check-build`, `--dry-run`
     mapping/       where each rank runs: hosts, rank files, cores
     elastic/       jobs that outlive their ranks: generations, discovery of hosts
+    forking/       ranks that are forked from a process which has loaded what they load
     local/         ranks of one host: start them, clean up after them
     remote/        ranks of another host, through an agent over ssh
     supervision/   the event loop: exits, output, signals, the summary at the end

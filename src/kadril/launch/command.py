@@ -189,6 +189,13 @@ def add_horovod_options(parser: argparse.ArgumentParser) -> None:
         help="with --min-np: keep N more processes, which wait to take the place of failed ranks"
         " (1, or 0 with --no-replace)",
     )
+    add_option(
+        parser,
+        "--no-fork-server",
+        action="store_true",
+        help="with --min-np: start each process by itself, rather than fork it from one that has"
+        " loaded torch beforehand",
+    )
 
 
 def read_exports(exports: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

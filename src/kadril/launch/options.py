@@ -67,6 +67,7 @@ class ElasticOptions:
         slots_per_host: slots of a host that the script lists without a number.
         num_spares: processes beyond the ranks that are started when the job has begun to train, and
             wait in `init()` to take the place of one that fails; none where `replaces` is False.
+        has_fork_server: whether processes are forked from one that has loaded what ranks load.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -81,6 +82,7 @@ class ElasticOptions:
     replaces: bool = True
     slots_per_host: int = 1
     num_spares: int = 1
+    has_fork_server: bool = True
 
     def __post_init__(self) -> None:
         if not self.replaces:

@@ -7,6 +7,7 @@
 | identity.py | rank, size and meeting place |
 | launchers.py, slurm.py, process_group.py | who tells them: a launcher, Slurm, torch.distributed |
 | membership.py, job_messages.py | place in an elastic job, as its launcher tells |
+| preloading.py | what may be loaded before a process is forked into a rank of such a job |
 | bootstrap/ | exchange of small blobs between all ranks: over a hub, TCP, torch's store, or MPI |
 | card.py | what tells whether two ranks share a host |
 | neighbours.py | the proof of it |

@@ -1,6 +1,6 @@
 """Messages between the launcher of an elastic job and its ranks, one JSON object to a line.
 
-    rank      LISTENS        its program uses `elastic.run`, and hears of updates
+    rank      LISTENS        its program uses `elastic.run` and hears of updates; what it has loaded
     rank      READY          it has left its generation, if it was in one, and waits for the next
     rank      SYNCED         it has the state of the job
     rank      FATAL          an error in the program, which would come again in every generation
@@ -43,7 +43,7 @@ class MessageKind(str, enum.Enum):
 
 # Fields of each kind, which are numbers or texts.
 FIELDS: Mapping[MessageKind, Mapping[str, type]] = {
-    MessageKind.LISTENS: {},
+    MessageKind.LISTENS: {"modules": str},
     MessageKind.READY: {"generation": int, "stalled": int},
     MessageKind.SYNCED: {"generation": int},
     MessageKind.FATAL: {"reason": str},

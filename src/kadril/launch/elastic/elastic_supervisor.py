@@ -19,13 +19,13 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 
 from kadril.errors import RendezvousError
 from kadril.launch.elastic.host_slots import Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
 from kadril.launch.elastic.worker_set import WorkerSet
+from kadril.launch.elastic.worker_start import WorkerStart
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost
 from kadril.launch.options import ElasticOptions, LaunchError, RunOptions
@@ -48,10 +48,9 @@ class ElasticSupervisor(Supervisor):
 
     Attributes:
         workers: the workers that live.
-        start_process: starts the process of a worker and returns its id; set before `begin()`.
     """
 
-    start_process: Callable[[Worker], int]
+    _starter: WorkerStart  # from `begin()` on
 
     def __init__(
         self, options: RunOptions, elastic: ElasticOptions, inbox: SignalInbox, job: Job
@@ -76,6 +75,7 @@ class ElasticSupervisor(Supervisor):
         self._short_since = math.inf  # since when there are too few
         self._ready_since = math.inf  # since when a worker waits for the others
         self._refill_at = -math.inf  # when a spare process may be started
+        self._modules: list[str] = []  # that ranks have loaded
 
     def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
         if self._discovery is not None:
@@ -84,13 +84,17 @@ class ElasticSupervisor(Supervisor):
         for worker in self.workers.by_place.values():
             worker.close()
 
-    def begin(self, host: LocalHost) -> None:
+    def begin(self, host: LocalHost, starter: WorkerStart) -> None:
         """Start the first workers, when there are slots for them.
+
+        Args:
+            host: on which they are started.
+            starter: how.
 
         Raises:
             LaunchError: there are too few in time, or one cannot be started.
         """
-        self._host = host
+        self._host, self._starter = host, starter
         self.add(host)
         if self._discovery is not None:
             deadline = time.monotonic() + self._elastic.timeout
@@ -119,6 +123,7 @@ class ElasticSupervisor(Supervisor):
     def _num_wanted(self, now: float) -> int:
         """Number of processes that there should be: ranks, and spare ones while the job trains."""
         has_spares = self.workers.has_state and now >= self._refill_at
+        has_spares = has_spares and not self._starter.is_preparing  # they are forked, then
         return self._target + self._elastic.num_spares * has_spares
 
     @property
@@ -128,7 +133,7 @@ class ElasticSupervisor(Supervisor):
     def _start_worker(self) -> None:
         worker = self.workers.add()
         try:
-            pid = self.start_process(worker)
+            pid = self._starter.start(worker)
         except BaseException:
             del self.workers.by_place[worker.place]
             worker.close()
@@ -160,9 +165,11 @@ class ElasticSupervisor(Supervisor):
         kind = message.kind
         if kind is MessageKind.LISTENS:
             worker.listens = True
+            self._modules = message.text("modules").split()
         elif kind is MessageKind.SYNCED:
             worker.has_state = self.workers.has_state = True
             self._cooldown.note_success()
+            self._prepare_forks()
         elif kind is MessageKind.FATAL:
             worker.fatal = message.text("reason")
         elif kind is MessageKind.READY:
@@ -175,6 +182,29 @@ class ElasticSupervisor(Supervisor):
                 self._dismiss(worker, code=1)
         elif kind is MessageKind.PREEMPTED:
             self._preempt(worker, message.number("signal"))
+
+    def _prepare_forks(self) -> None:
+        """Get ready to fork workers, if more may be needed."""
+        elastic = self._elastic
+        may_need_more = elastic.replaces or self._discovery is not None
+        if not (elastic.has_fork_server and may_need_more) or self._starter.fork_server is not None:
+            return
+        self._starter.prepare_forks(self._modules)
+        if self._starter.fork_server is not None:
+            self.selector.register(
+                self._starter.fork_server, selectors.EVENT_READ, self._hear_fork_server
+            )
+
+    def _hear_fork_server(self) -> None:
+        server = self._starter.fork_server
+        if server is None:
+            return
+        server.hear()
+        if server.problem:
+            self.selector.unregister(server)
+            self.tell(f"ranks are started, and not forked: {server.problem}")
+        else:
+            self.tell(f"process {server.pid} is ready to fork ranks")
 
     def _preempt(self, worker: Worker, signum: int) -> None:
         leaves = signum == signal.SIGTERM

@@ -18,7 +18,7 @@ from kadril.launch.local.guardian import Guardian
 from kadril.launch.local.leftovers import end_leftovers, find_leftovers
 from kadril.launch.local.rank_host import EndedRank
 from kadril.launch.local.rank_pipes import RankPipes, Receiver
-from kadril.launch.local.rank_process import RankProcess
+from kadril.launch.local.rank_process import RankForks, RankProcess
 from kadril.launch.local.stall_watch import StallWatch
 
 __all__ = ["LocalHost", "RankStart"]
@@ -78,8 +78,12 @@ class LocalHost:
         self._read_until = math.inf
         self._pause = 0.01
 
-    def start(self, start: RankStart) -> int:
+    def start(self, start: RankStart, forks: RankForks | None = None) -> int:
         """Start a rank and return its process id.
+
+        Args:
+            start: everything about it.
+            forks: what forks it, if it is not to be started.
 
         Raises:
             LaunchError: it cannot be started.
@@ -92,6 +96,7 @@ class LocalHost:
             inherit=start.inherit,
             processors=start.processors,
             directory=start.directory,
+            forks=forks,
         )
         self._guardian.watch(rank.pid)
         self._ranks.append(rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -10,18 +9,30 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from kadril.launch.local.death_signal import end_with_parent
 from kadril.launch.local.leftovers import kill_group
 from kadril.launch.options import LaunchError
 
-__all__ = ["RankProcess"]
+__all__ = ["RankForks", "RankProcess"]
 
-PR_SET_PDEATHSIG = 1
 
-# Looked up here and not in the child, where after fork() as little as possible should happen.
-_prctl = ctypes.CDLL(None).prctl
+class RankForks(Protocol):
+    """What can fork a rank, instead of starting a program; see `ForkServer.fork`."""
+
+    def fork(
+        self,
+        variables: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
+        inherit: Collection[int],
+        processors: Collection[int],
+    ) -> int:
+        """Fork a rank and return its process id; it is a child of this process."""
 
 
 class RankProcess:
@@ -40,20 +51,20 @@ class RankProcess:
     """
 
     def __init__(
-        self, rank: int, process: subprocess.Popen[bytes], stdout: int, stderr: int
+        self, rank: int, pid: int, reap: Callable[[], object], stdout: int, stderr: int
     ) -> None:
         self.rank = rank
-        self.pid = process.pid
+        self.pid = pid
         self.stdout = stdout
         self.stderr = stderr
         self.stopped_by = 0
         self.alive = True
-        self._process = process
+        self._reap = reap
         try:
-            self.pidfd = os.pidfd_open(process.pid)
+            self.pidfd = os.pidfd_open(pid)
         except OSError as error:
             self.signal_group(signal.SIGKILL)
-            process.wait()
+            reap()
             raise LaunchError(
                 f"cannot watch rank {rank}: pidfd_open: {error.strerror}; "
                 f"kadril needs Linux 5.3 and a sandbox that allows this call"
@@ -70,6 +81,7 @@ class RankProcess:
         inherit: Collection[int] = (),
         processors: Collection[int] = (),
         directory: str | None = None,
+        forks: RankForks | None = None,
     ) -> RankProcess:
         """Start a rank.
 
@@ -81,6 +93,8 @@ class RankProcess:
             inherit: descriptors that it gets under the same numbers.
             processors: those to bind it to; none leaves it free.
             directory: its working directory; None is the launcher's.
+            forks: what forks the rank; then `command`, `stdin` and `directory` are those that it
+                was made for. None starts the program.
 
         Raises:
             LaunchError: it cannot be started.
@@ -94,24 +108,34 @@ class RankProcess:
                 # The flag is of this end only: the rank's writes still block, as they should.
                 os.set_blocking(read_end, False)
                 ends.append((read_end, write_end))
-            try:
-                process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=stdin,
-                    stdout=ends[0][1],
-                    stderr=ends[1][1],
-                    pass_fds=tuple(inherit),
-                    start_new_session=True,
-                    cwd=directory,
-                    preexec_fn=make_preparation(processors),  # noqa: PLW1509 - one thread here
+            stdout, stderr = (write_end for _, write_end in ends)
+            reap: Callable[[], object]
+            if forks is not None:
+                pid = forks.fork(
+                    environment,
+                    stdout=stdout,
+                    stderr=stderr,
+                    inherit=inherit,
+                    processors=processors,
                 )
-            except OSError as error:
-                refuse(command[0], error)
-            except subprocess.SubprocessError as error:
-                names = ", ".join(map(str, sorted(processors)))
-                raise LaunchError(f"cannot bind rank {rank} to core {names}: {error}") from error
-            started = cls(rank, process, ends[0][0], ends[1][0])
+                reap = partial(os.waitpid, pid, 0)
+            else:
+                try:
+                    process = subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=stdin,
+                        stdout=stdout,
+                        stderr=stderr,
+                        pass_fds=tuple(inherit),
+                        start_new_session=True,
+                        cwd=directory,
+                        preexec_fn=make_preparation(processors),  # noqa: PLW1509 - one thread here
+                    )
+                except (OSError, subprocess.SubprocessError) as error:
+                    refuse(command[0], error, rank, processors)
+                pid, reap = process.pid, process.wait
+            started = cls(rank, pid, reap, ends[0][0], ends[1][0])
             on_failure.pop_all()
             return started
 
@@ -145,29 +169,33 @@ class RankProcess:
         """Make sure that the rank is dead, and reap it."""
         if self.alive:
             self.signal_group(signal.SIGKILL)
-        self._process.wait()
+        self._reap()
         os.close(self.pidfd)
 
 
 def make_preparation(processors: Collection[int]) -> Callable[[], None]:
     """Return what the child does between fork and exec."""
-    launcher = os.getpid()
+    end_with_launcher = end_with_parent()
     wanted = set(processors)
 
     def prepare() -> None:
-        # When the launcher dies, so does the rank. The launcher may be dead by now, and then no
-        # signal would come: look.
-        _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != launcher:
-            os.kill(os.getpid(), signal.SIGKILL)
+        end_with_launcher()
         if wanted:
             os.sched_setaffinity(0, wanted)
 
     return prepare
 
 
-def refuse(program: str, error: OSError) -> NoReturn:
+def refuse(
+    program: str,
+    error: OSError | subprocess.SubprocessError,
+    rank: int,
+    processors: Collection[int],
+) -> NoReturn:
     """Say why a program could not be started, with the exit code that shells use for it."""
+    if isinstance(error, subprocess.SubprocessError):
+        names = ", ".join(map(str, sorted(processors)))
+        raise LaunchError(f"cannot bind rank {rank} to core {names}: {error}") from error
     if error.errno == errno.ENOENT:
         message = f"cannot start {program!r}: no such program, or none that its first line names"
         beside = Path(sys.executable).parent / program

@@ -15,6 +15,9 @@ __all__ = ["describe_unused", "first_number", "is_elastic", "to_elastic_options"
 # Any of these makes a job elastic.
 FLAGS = ("min_np", "max_np", "reset_limit", "host_discovery_script", "no_replace", "spares")
 
+# These have no effect in other jobs.
+IDLE_FLAGS = ("slots_per_host", "elastic_timeout", "blacklist_cooldown_range", "no_fork_server")
+
 
 def is_elastic(words: argparse.Namespace) -> bool:
     """Whether the words ask for a job that outlives its ranks."""
@@ -28,8 +31,8 @@ def describe_unused(words: argparse.Namespace) -> list[str]:
     return [
         f"--{name.replace('_', '-')} has no effect: without --min-np or --max-np the job ends with"
         " the first rank that fails"
-        for name in ("slots_per_host", "elastic_timeout", "blacklist_cooldown_range")
-        if getattr(words, name) is not None
+        for name in IDLE_FLAGS
+        if getattr(words, name) not in (None, False)
     ]
 
 
@@ -75,5 +78,6 @@ def to_elastic_options(words: argparse.Namespace, num_ranks: int) -> ElasticOpti
         reset_limit=words.reset_limit,
         discovery_script=script,
         replaces=not words.no_replace,
+        has_fork_server=not words.no_fork_server,
         **{name: value for name, value in given.items() if value is not None},
     )

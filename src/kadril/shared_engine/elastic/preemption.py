@@ -18,6 +18,7 @@ from typing import Any
 
 from kadril.world.job_messages import MessageKind
 from kadril.world.membership import Membership
+from kadril.world.preloading import loaded_modules
 
 __all__ = ["SIGNALS", "hears_signals"]
 
@@ -30,7 +31,7 @@ def hears_signals(membership: Membership | None) -> Iterator[None]:
     if membership is None:
         yield
         return
-    membership.say(MessageKind.LISTENS)
+    membership.say(MessageKind.LISTENS, modules=" ".join(loaded_modules()))
 
     def tell(signum: int, _frame: FrameType | None) -> None:
         membership.say(MessageKind.PREEMPTED, signal=signum)

@@ -1,0 +1,184 @@
+"""The fork server as the launcher sees it: a process that has loaded what the program loads.
+
+Starting a rank takes as long as its imports: seconds, with torch. A fork of a process that has
+made them takes milliseconds, and shares their memory.
+
+    launcher ==== pair of sockets ==== fork server ---- fork ----> (middle) ---- fork ----> rank
+       |                                                              X                      |
+       `------------------------ parent, once the middle one has ended ----------------------'
+
+The rank becomes a child of the launcher as if the launcher had started it, because the launcher is
+the one that takes in orphans at that time (PR_SET_CHILD_SUBREAPER). So ranks outlive the fork
+server, and nothing else has to know how they were started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from kadril.launch.forking.visible_words import ROOM_VARIABLE
+from kadril.launch.local.death_signal import end_with_parent
+from kadril.launch.options import LaunchError
+
+__all__ = ["ForkServer", "program_words"]
+
+PR_SET_CHILD_SUBREAPER = 36
+FORK_TIMEOUT = 10.0  # seconds; a fork takes milliseconds
+MAX_ANSWER = 1 << 16
+ROOM = 4096  # bytes
+
+
+class ForkServer:
+    """Starts the process, and has ranks forked from it.
+
+    Attributes:
+        problem: why no rank can be forked; empty where one can, or before that is known.
+        is_ready: whether it has loaded everything.
+    """
+
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], modules: Collection[str]
+    ) -> None:
+        """Start the process; it is ready later.
+
+        Args:
+            words: what follows the interpreter in the command of a rank; see `program_words`.
+            environment: the variables of a rank; few of them may differ from rank to rank.
+            modules: what it loads. What it cannot load it leaves out.
+
+        Raises:
+            LaunchError: the process cannot be started.
+        """
+        self.is_ready = False
+        self.problem = ""
+        # A forked rank has more variables than this one, and shows them where these lie.
+        self._environment = {**environment, ROOM_VARIABLE: "." * ROOM}
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "kadril.launch.forking.serving"]
+            command += [str(theirs.fileno()), str(os.getpid()), ",".join(modules), *words]
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    preexec_fn=end_with_parent(),  # noqa: PLW1509 - one thread here
+                )
+            except OSError as error:
+                self._control.close()
+                raise LaunchError(f"cannot start the fork server: {error.strerror}") from error
+        self.pid = self._process.pid
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when it has become ready, or has ended."""
+        return self._control.fileno()
+
+    def hear(self) -> None:
+        """Take in that it is ready, or why it is not; call it when the descriptor is readable."""
+        try:
+            self.problem = str(self._receive()["problem"])
+        except ConnectionError:
+            self.problem = "the fork server has ended"
+        self.is_ready = not self.problem
+
+    def fork(
+        self,
+        variables: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
+        inherit: Collection[int],
+        processors: Collection[int],
+    ) -> int:
+        """Have a rank forked, and return its process id; it is a child of this process.
+
+        Args:
+            variables: all variables of the rank.
+            stdout: descriptor that becomes its output.
+            stderr: likewise.
+            inherit: descriptors that it gets under the same numbers.
+            processors: those to bind it to; none leaves it free.
+
+        Raises:
+            LaunchError: it cannot be forked; no rank was.
+        """
+        given = self._environment
+        request = {
+            "set": {name: text for name, text in variables.items() if given.get(name) != text},
+            "unset": [name for name in given if name not in variables],
+            "descriptors": [1, 2, *inherit],
+            "processors": sorted(processors),
+        }
+        descriptors = [stdout, stderr, *inherit]
+        try:
+            with taking_in_orphans():
+                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+                answer = self._receive(FORK_TIMEOUT)
+        except ConnectionError:
+            self._give_up("the fork server has ended")
+        except (OSError, LaunchError) as error:
+            self._give_up(f"the fork server does not answer: {error}")
+        if answer["problem"]:
+            raise LaunchError(f"the fork server cannot fork: {answer['problem']}")
+        return int(answer["pid"])
+
+    def _give_up(self, problem: str) -> NoReturn:
+        self.is_ready, self.problem = False, problem
+        raise LaunchError(problem)
+
+    def _receive(self, timeout: float = 0.0) -> dict[str, Any]:
+        if not select.select([self._control], [], [], timeout)[0]:
+            raise LaunchError(f"nothing came within {timeout:g} s")
+        data = self._control.recv(MAX_ANSWER)
+        if not data:
+            raise ConnectionResetError
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def close(self) -> None:
+        """End the process. Ranks that were forked live on. May be called again."""
+        self.is_ready = False
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def taking_in_orphans() -> Iterator[None]:
+    """Become the parent of processes below this one whose parent ends meanwhile."""
+    set_subreaper(1)
+    try:
+        yield
+    finally:
+        set_subreaper(0)
+
+
+def set_subreaper(value: int) -> None:
+    """Say whether this process takes in orphans."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def program_words(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what follows the interpreter in a command; empty where ranks cannot be forked.
+
+    They can where this Python runs a file or a module, without options of the interpreter.
+    """
+    if len(command) < 2 or command[0] != sys.executable:
+        return ()
+    is_program = command[1].endswith(".py") or (command[1] == "-m" and len(command) > 2)
+    return tuple(command[1:]) if is_program else ()
