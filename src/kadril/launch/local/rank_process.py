@@ -21,7 +21,7 @@ __all__ = ["RankForks", "RankProcess"]
 
 
 class RankForks(Protocol):
-    """What can fork a rank, instead of starting a program; see `ForkServer.fork`."""
+    """Source of forked ranks, where no program is to be started; see `ForkServer.fork`."""
 
     def fork(
         self,
