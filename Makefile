@@ -158,10 +158,14 @@ tiers-test: setup
 	$(PYTEST) --over tiered -m "not faults and not long" \
 	  $(LAYERS:%=tests/ranks/%) tests/ranks/test_collectives.py tests/ranks/test_compat_distdl_*.py
 
-faults: setup $(MPICH_VENV)/.installed
-	$(PYTEST) tests/faults --timeout 3600 -o faulthandler_timeout=600
-	$(PYTEST) tests/launch -m faults --timeout 3600 -o faulthandler_timeout=600
-	$(PYTEST) -m "long and not faults" --require-mpi --timeout 600 -o faulthandler_timeout=600
+# The first line has the long ones of its folder already.
+FAULT_LIMITS := --timeout 3600 -o faulthandler_timeout=600
+LONG := -m "long and not faults" --timeout 600 -o faulthandler_timeout=600
+faults: setup $(MPICH_VENV)/.installed $(NUMPY_VENV)/.installed $(TENSORFLOW_VENV)/.installed
+	$(PYTEST) tests/faults $(FAULT_LIMITS)
+	$(PYTEST) tests/launch -m faults $(FAULT_LIMITS)
+	$(PYTEST) tests --ignore tests/faults $(LONG) --require-mpi
+	$(TENSORFLOW_VENV)/bin/python -m pytest tests/tensorflow $(LONG)
 
 FUZZ_SECONDS ?= 3600
 fuzz: setup

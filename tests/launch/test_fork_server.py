@@ -18,18 +18,19 @@ from pathlib import Path
 import pytest
 from launch_playground import Playground, eventually
 
-from kadril.launch.forking.fork_server import ForkServer, program_words
+from kadril.launch.forking.fork_server import ForkServer, can_fork
 from kadril.launch.options import LaunchError
 
 STARTED = 30.0  # seconds that a fork server has to load its modules
 
 # What a program can see of how it was started.
 SELF_PORTRAIT = """
-    import json, os, sys
+    import json, os, pathlib, sys
 
     if __name__ == "__main__":
         main = sys.modules["__main__"]
-        word = lambda path: open(path, "rb").read().rstrip(b"\\0").decode().split("\\0")
+        read = lambda path: pathlib.Path(path).read_bytes()
+        word = lambda path: read(path).rstrip(b"\\0").decode().split("\\0")
         parts = {
             "argv": sys.argv,
             "path": sys.path[0],
@@ -45,6 +46,7 @@ SELF_PORTRAIT = """
             "affinity": sorted(os.sched_getaffinity(0)),
             "descriptor": os.fstat(int(os.environ["KADRIL_TEST_FD"])).st_ino,
             "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
+            "flags": repr(sys.flags),
             "sigint": str(__import__("signal").getsignal(2)),
         }
         print(json.dumps(parts))
@@ -87,7 +89,9 @@ def fork(
 
 @contextlib.contextmanager
 def serving(words: Sequence[str], modules: Sequence[str] = ("numpy",)) -> Iterator[ForkServer]:
-    with contextlib.closing(ForkServer(words, rank_variables(), modules)) as server:
+    with contextlib.closing(
+        ForkServer([sys.executable, *words], rank_variables(), modules)
+    ) as server:
         assert select.select([server], [], [], STARTED)[0]
         server.hear()
         yield server
@@ -112,14 +116,13 @@ def portrait(text: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("form", ["file", "module"])
+@pytest.mark.parametrize("form", ["portrait.py", "-m portrait", "-u -Xdev -W error portrait.py"])
 def test_a_forked_rank_is_as_one_that_was_started(
     program: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """The same program, started by the interpreter, sees the same of itself."""
     monkeypatch.chdir(program.parent)
-    words = ["portrait.py" if form == "file" else "-m", *(["portrait"] if form == "module" else [])]
-    words += ["--epochs", "3"]
+    words = [*form.split(), "--epochs", "3"]
     (core,) = sorted(os.sched_getaffinity(0))[:1]
     read, write = os.pipe()
     variables = rank_variables(
@@ -267,7 +270,7 @@ LAUNCHER = """
     import os, select, sys
     from kadril.launch.forking.fork_server import ForkServer
 
-    server = ForkServer([sys.argv[1]], dict(os.environ), [])
+    server = ForkServer([sys.executable, sys.argv[1]], dict(os.environ), [])
     select.select([server], [], [])
     server.hear()
     variables = {**os.environ, "KADRIL_TEST_FD": sys.argv[2]}
@@ -299,19 +302,21 @@ def test_ranks_and_server_end_with_the_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("words", "can"),
     [
-        ([sys.executable, "train.py", "-x"], ("train.py", "-x")),
-        ([sys.executable, "-m", "package.train"], ("-m", "package.train")),
-        ([sys.executable, "-u", "train.py"], ()),
-        ([sys.executable, "-c", "pass"], ()),
-        ([sys.executable, "-m"], ()),
-        ([sys.executable], ()),
-        (["bash", "train.py"], ()),
+        (["train.py", "-x"], True),
+        (["-m", "package.train"], True),
+        (["-u", "-W", "ignore", "-Xdev", "train.py"], True),
+        (["-c", "pass"], False),
+        (["-i", "train.py"], False),
+        (["-m"], False),
+        (["-X", "train.py"], False),
+        ([], False),
     ],
 )
-def test_only_python_programs_can_be_forked(command: list[str], words: tuple[str, ...]) -> None:
-    assert program_words(command) == words
+def test_only_python_programs_can_be_forked(words: list[str], can: bool) -> None:
+    assert can_fork([sys.executable, *words]) is can
+    assert not can_fork(["/usr/bin/another_python", *words])
 
 
 TRAINING = """

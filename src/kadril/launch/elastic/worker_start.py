@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kadril import compat
 from kadril.launch.elastic.worker import Worker
-from kadril.launch.forking.fork_server import ForkServer, program_words
+from kadril.launch.forking.fork_server import ForkServer, can_fork
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost, RankStart
 from kadril.launch.local.program import with_python
@@ -88,11 +88,13 @@ class WorkerStart:
 
     def prepare_forks(self, modules: Collection[str]) -> None:
         """Start a fork server with modules that a rank has loaded, if that is worth it."""
-        words = program_words(self._command)
-        if self.fork_server is not None or not words or not is_worth_preloading(modules):
+        can_gain = can_fork(self._command) and is_worth_preloading(modules)
+        if self.fork_server is not None or not can_gain:
             return
         try:
-            self.fork_server = ForkServer(words, {**self._variables, **self._threads[0]}, modules)
+            self.fork_server = ForkServer(
+                self._command, {**self._variables, **self._threads[0]}, modules
+            )
         except LaunchError as error:
             self._tell(str(error))
         else:

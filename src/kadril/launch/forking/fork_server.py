@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -29,12 +30,15 @@ from kadril.launch.forking.visible_words import ROOM_VARIABLE
 from kadril.launch.local.death_signal import end_with_parent
 from kadril.launch.options import LaunchError
 
-__all__ = ["ForkServer", "program_words"]
+__all__ = ["ForkServer", "can_fork"]
 
 PR_SET_CHILD_SUBREAPER = 36
 FORK_TIMEOUT = 10.0  # seconds; a fork takes milliseconds
 MAX_ANSWER = 1 << 16
 ROOM = 4096  # bytes
+
+# Options that mean the same whatever the interpreter runs; the last two with a word of their own.
+FLAGS = re.compile(r"-[BEObdqsuv]+|-[WX].*")
 
 
 class ForkServer:
@@ -46,12 +50,12 @@ class ForkServer:
     """
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], modules: Collection[str]
+        self, command: Sequence[str], environment: Mapping[str, str], modules: Collection[str]
     ) -> None:
         """Start the process; it is ready later.
 
         Args:
-            words: what follows the interpreter in the command of a rank; see `program_words`.
+            command: of a rank; `can_fork` says of which there can be a fork server.
             environment: the variables of a rank; few of them may differ from rank to rank.
             modules: what it loads. What it cannot load it leaves out.
 
@@ -64,11 +68,12 @@ class ForkServer:
         self._environment = {**environment, ROOM_VARIABLE: "." * ROOM}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "kadril.launch.forking.serving"]
-            command += [str(theirs.fileno()), str(os.getpid()), ",".join(modules), *words]
+            flags, words = split_command(command)
+            own = ["-m", "kadril.launch.forking.serving"]
+            own += [str(theirs.fileno()), str(os.getpid()), ",".join(modules)]
             try:
                 self._process = subprocess.Popen(
-                    command,
+                    [command[0], *flags, *own, *words],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -173,12 +178,16 @@ def set_subreaper(value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def program_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what follows the interpreter in a command; empty where ranks cannot be forked.
+def can_fork(command: Sequence[str]) -> bool:
+    """Whether this Python runs a file or a module by this command, so that it can be forked."""
+    return command[0] == sys.executable and bool(split_command(command)[1])
 
-    They can where this Python runs a file or a module, without options of the interpreter.
-    """
-    if len(command) < 2 or command[0] != sys.executable:
-        return ()
-    is_program = command[1].endswith(".py") or (command[1] == "-m" and len(command) > 2)
-    return tuple(command[1:]) if is_program else ()
+
+def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return options of the interpreter, and its program with arguments; none for other forms."""
+    place = 1
+    while place < len(command) and FLAGS.fullmatch(command[place]):
+        place += 1 + (command[place] in ("-W", "-X"))
+    words = list(command[place:])
+    is_program = bool(words) and (words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1))
+    return list(command[1:place]), words if is_program else []

@@ -25,7 +25,7 @@ def become_rank(
     Args:
         request: what `ForkServer.fork` has asked for.
         descriptors: that came with it.
-        words: what follows the interpreter in the command line.
+        words: of the command line, from the program on.
         launcher: the parent of this process.
     """
     end_with_parent(launcher)()
@@ -36,7 +36,7 @@ def become_rank(
     for name in request["unset"]:
         os.environ.pop(name, None)
     os.environ.update(request["set"])
-    show_words([sys.executable, *words])
+    show_words([*sys.orig_argv[: sys.orig_argv.index("-m")], *words])
     show_variables(dict(os.environb))
     draw_again()
 
