@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kadril.frameworks import is_installed
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.testing import worker
 from kadril.testing.fork_messages import (
     MAX_MESSAGE,
@@ -35,7 +36,6 @@ from kadril.testing.fork_messages import (
     Request,
 )
 from kadril.testing.forked_rank import run_forked_rank
-from kadril.testing.orphans import die_with_parent
 from kadril.testing.target import load_module
 
 __all__ = ["main"]

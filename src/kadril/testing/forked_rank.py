@@ -18,9 +18,9 @@ from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from kadril.errors import StateError
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.testing.messages import Open, Target
 from kadril.testing.namespaces import enter_namespaces
-from kadril.testing.orphans import die_with_parent
 from kadril.testing.outcome import ErrorReport
 from kadril.testing.target import load
 from kadril.testing.worker import STACK_SIGNAL, output_path, redirect_output, stack_path

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
         communicator = MPI.COMM_WORLD
         index = communicator.Get_rank()
     else:
-        from kadril.testing.orphans import die_with_parent
+        from kadril.launch.local.parent_death import die_with_parent
 
         index = int(place)
         die_with_parent(parent)

@@ -24,10 +24,11 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 from kadril.launch.forking.visible_words import ROOM_VARIABLE
-from kadril.launch.local.death_signal import end_with_parent
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.launch.options import LaunchError
 
 __all__ = ["ForkServer", "can_fork"]
@@ -80,7 +81,7 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    preexec_fn=end_with_parent(),  # noqa: PLW1509 - one thread here
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread here
                 )
             except OSError as error:
                 self._control.close()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kadril.launch.forking.visible_words import show_variables, show_words
-from kadril.launch.local.death_signal import end_with_parent
+from kadril.launch.local.parent_death import die_with_parent
 
 __all__ = ["become_rank"]
 
@@ -28,7 +28,7 @@ def become_rank(
         words: of the command line, from the program on.
         launcher: the parent of this process.
     """
-    end_with_parent(launcher)()
+    die_with_parent(launcher)
     os.setsid()
     if request["processors"]:
         os.sched_setaffinity(0, request["processors"])

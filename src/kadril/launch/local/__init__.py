@@ -8,7 +8,7 @@ leftovers         find and end what is left of a job (the guardian's program)
 rank_host         a host as the supervisor sees it
 local_host        ranks of this host
 rank_process      one rank: how it is started, signalled and how it ended
-death_signal      have a process end with its parent
+parent_death      a process that ends when the one that started it ends
 rank_pipes        what ranks of a host write, read as long as there is room for it
 stall_watch       tells a person when the ranks of this host do not move
 """

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from kadril.launch.local.death_signal import end_with_parent
 from kadril.launch.local.leftovers import kill_group
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.launch.options import LaunchError
 
 __all__ = ["RankForks", "RankProcess"]
@@ -175,11 +175,11 @@ class RankProcess:
 
 def make_preparation(processors: Collection[int]) -> Callable[[], None]:
     """Return what the child does between fork and exec."""
-    end_with_launcher = end_with_parent()
+    launcher = os.getpid()
     wanted = set(processors)
 
     def prepare() -> None:
-        end_with_launcher()
+        die_with_parent(launcher)
         if wanted:
             os.sched_setaffinity(0, wanted)
 
