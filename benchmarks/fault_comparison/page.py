@@ -1,4 +1,4 @@
-"""Write the generated tables of docs/promises.md: the fault matrix, and what was measured.
+"""Write the generated tables of docs/promises.md: fault matrix, recovery, peers.
 
 python benchmarks/fault_comparison/page.py
 """
@@ -32,9 +32,42 @@ WORDS = {
 }
 
 
-def newest_results() -> Path:
-    """Return the newest results file of the comparison."""
-    return max(RESULTS.glob("fault_comparison-*.json"), key=lambda path: path.name[-15:])
+# What becomes of a job whose rank is killed, by setting of benchmarks/elastic; and the bound.
+RECOVERIES = {
+    "replaced": ("replaced by a spare process (the default)", "2 s"),
+    "replaced, forked": ("replaced by a process that is forked then (`--spares 0`)", "2 s"),
+    "replaced, started": (
+        "replaced by a process that is started then, and loads what the program loads"
+        " (`--spares 0 --no-fork-server`; always where there is no torch)",
+        "",
+    ),
+    "shrunk": ("shrunk (`--no-replace`)", "0.3 s"),
+    "torchrun": (
+        "torchrun: all processes are started again, with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`;"
+        " without it, it does not recover",
+        "",
+    ),
+}
+
+
+def newest_results(theme: str) -> Path:
+    """Return the newest results file of a claim."""
+    return max(RESULTS.glob(f"{theme}-*.json"), key=lambda path: Results.read(path).date)
+
+
+def machine_of(results: Results) -> str:
+    """Return what it was measured on."""
+    return f"{results.machine['cpu']}, {len(results.machine['cores'])} cores"
+
+
+def load_of(results: Results) -> str:
+    """Return the load averages at the begin and at the end."""
+    return f"{results.load['begin'][0]:.1f} to {results.load['end'][0]:.1f}"
+
+
+def link_to(path: Path) -> str:
+    """Return a link to the page of a results file."""
+    return f"[{path.stem}](../benchmarks/results/{path.with_suffix('.md').name})"
 
 
 def milliseconds(seconds: float) -> str:
@@ -58,13 +91,11 @@ def cell(series: Series | None, kinds: dict[str, int]) -> str:
 
 def comparison() -> list[str]:
     """Return the lines of the measured table."""
-    path = newest_results()
+    path = newest_results("fault_comparison")
     results = Results.read(path)
-    link = f"[{path.stem}](../benchmarks/results/{path.with_suffix('.md').name})"
     lines = [
-        f"Raw figures: {link}, {results.machine['cpu']}, {len(results.machine['cores'])} cores."
-        f" Measured in parts; the last one at a load of {results.load['begin'][0]:.1f} to"
-        f" {results.load['end'][0]:.1f}.",
+        f"Raw figures: {link_to(path)}, {machine_of(results)}. Measured in parts; the last one at a"
+        f" load of {load_of(results)}.",
         "",
         f"| | fault | bound | {' | '.join(SHARES)} |",
         f"|---|---|---|{'---|' * len(SHARES)}",
@@ -77,6 +108,32 @@ def comparison() -> list[str]:
         bound = "0 wrong" if fault.number == "F30" else f"{fault.bound:g} s"
         lines.append(f"| {fault.number} | {text} | {bound} | {' | '.join(cells)} |")
     return lines
+
+
+def recovery() -> list[str]:
+    """Return the lines of the table of recoveries."""
+    path = newest_results("elastic")
+    results = Results.read(path)
+    lines = [
+        f"Raw figures: {link_to(path)}, {machine_of(results)}, at a load of {load_of(results)}.",
+        "",
+        "| the job is | bound | a program with torch | with numpy only |",
+        "|---|---|---|---|",
+    ]
+    for setting, (text, bound) in RECOVERIES.items():
+        cells = [seconds(results.find(workload, setting)) for workload in ("torch", "plain")]
+        lines.append(f"| {text} | {bound} | {' | '.join(cells)} |")
+    horovod = results.missing["Horovod"].removeprefix("documented: ")
+    lines.append(f"| Horovod, as documented: {horovod} | | | |")
+    return lines
+
+
+def seconds(series: Series | None) -> str:
+    """Return p50 and maximum of recoveries."""
+    if series is None:
+        return ""
+    times = f"{milliseconds(series.p50)} / {milliseconds(series.percentile(1.0))}"
+    return f"{times}; {sum(map(len, series.rounds))} kills"
 
 
 def matrix() -> list[str]:
@@ -92,7 +149,8 @@ def matrix() -> list[str]:
 
 def page_with_tables(page: str) -> str:
     """Return the page with its tables written anew, each between two comments."""
-    for name, lines in (("comparison", comparison()), ("matrix", matrix())):
+    tables = {"comparison": comparison(), "recovery": recovery(), "matrix": matrix()}
+    for name, lines in tables.items():
         begin, end = f"<!-- {name}: {COMMAND} -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(page):

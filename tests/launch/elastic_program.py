@@ -12,7 +12,8 @@ not have the state yet. `ACTION@PLACE:STEP:RANK` has other moments:
     kill@sync:G:RANK         up to 3 ms after that
 
 `await:STEP:SIZE` has all ranks wait at that step until they are so many; 101 stands for generation
-1, and so on. The word `even` has each step do the same however many ranks there are. DIRECTORY
+1, and so on. `await@callback:STEP:0` has them wait until they have called the callback. The word
+`even` has each step do the same however many ranks there are. DIRECTORY
 keeps notes of what happened:
 
     fault.N          fault N was done
@@ -73,6 +74,12 @@ class Fault:
             else:
                 act(self.action)
 
+    def has_come(self) -> bool:
+        """Whether that happened which ranks wait for."""
+        if self.place == "callback":
+            return self.mark.with_name(f"callback.{rank()}").exists()
+        return self.rank in (size(), kadril.current().generation + 100)
+
 
 class Faults:
     """All faults of the command line; read by `sys.argv`."""
@@ -103,7 +110,7 @@ class Faults:
     def await_change(self, state: State, step: int) -> None:
         for fault in self.all:
             if fault.action == "await" and fault.step == step:
-                while fault.rank not in (size(), kadril.current().generation + 100):
+                while not fault.has_come():
                     state.check_host_updates()
 
 

@@ -174,7 +174,7 @@ def test_a_script_that_lists_too_few_slots(playground: Playground) -> None:
 @pytest.mark.long
 def test_a_signal_leads_to_a_commit_at_the_same_step(playground: Playground) -> None:
     """SIGUSR1 to one rank: all call what was registered, at one step, and go on."""
-    result = job(playground, "-np 3 --min-np 2", "usr1:4:1")
+    result = job(playground, "-np 3 --min-np 2", "usr1:4:1", "await@callback:8:0")
     check_end(result, 3, expected([(3, STEPS)]))
     steps = {path.read_text() for path in (playground.directory / "notes").glob("callback.*")}
     assert len(steps) == 1

@@ -41,13 +41,17 @@ def run_ranks(net: HostNetwork, ranks: list[list[int]], **job: Any) -> list[dict
 
 
 def check_volume(net: HostNetwork, ranks: list[list[int]], **job: Any) -> None:
-    """Each uplink carries at most 1.03 x 2 (H - 1) / H N, in each direction."""
+    """Each uplink carries at most 1.03 x 2 (H - 1) / H N, in each direction.
+
+    Without what TCP sends again: a slow link loses packets where the machine is busy.
+    """
     num_hosts = len(ranks)
     for line in run_ranks(net, ranks, counts=[1_600_000], **job):
         assert line["kind"] == "tiered"
         bound = 2 * (num_hosts - 1) / num_hosts * line["bytes"]
-        for way in ("sent", "received"):
-            assert 0.99 * bound <= line[way] <= 1.03 * bound + BYTES_BESIDE, (line, bound)
+        most = 1.03 * bound + BYTES_BESIDE
+        assert 0.99 * bound <= line["received"] <= most, (line, bound)
+        assert 0.99 * bound <= line["sent"] <= most + line["sent_again"], (line, bound)
 
 
 @pytest.fixture(scope="module")

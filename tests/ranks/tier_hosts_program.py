@@ -22,10 +22,16 @@ from kadril.transport.c10d import C10dTransport
 COUNTERS = Path("/sys/class/net/net0/statistics")
 
 
-def counters() -> tuple[int, int]:
-    """Bytes that this host has sent and received."""
+# Of a packet on the wire.
+PACKET_BYTES = 1514
+
+
+def counters() -> tuple[int, int, int]:
+    """Bytes that this host has sent and received, and those that TCP has sent again among them."""
     sent, received = (int((COUNTERS / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
-    return sent, received
+    lines = Path("/proc/net/snmp").read_text().splitlines()
+    names, numbers = (line.split() for line in lines if line.startswith("Tcp:"))
+    return sent, received, int(numbers[names.index("RetransSegs")]) * PACKET_BYTES
 
 
 def run_rank(job: dict[str, Any], rank: int) -> None:
@@ -51,7 +57,7 @@ def run_rank(job: dict[str, Any], rank: int) -> None:
         world.transport.allreduce(array)  # first, since memory and connections are new
         good = sum(range(1, world.size + 1))
         assert array.unique().tolist() == [good], array.unique()
-        times, gloo_times, crossed = [], [], (0, 0)
+        times, gloo_times, crossed = [], [], (0, 0, 0)
         for _ in range(job.get("turns", 1)):
             array.fill_(float(rank + 1))
             world.transport.barrier()
@@ -61,7 +67,7 @@ def run_rank(job: dict[str, Any], rank: int) -> None:
             times.append(time.perf_counter() - began)
             world.transport.barrier()
             after = counters()
-            crossed = (after[0] - before[0], after[1] - before[1])
+            crossed = tuple(now - then for now, then in zip(after, before, strict=True))
             if flat is not None:
                 world.transport.barrier()
                 began = time.perf_counter()
@@ -75,6 +81,7 @@ def run_rank(job: dict[str, Any], rank: int) -> None:
                 "bytes": 4 * count,
                 "sent": crossed[0],
                 "received": crossed[1],
+                "sent_again": crossed[2],
                 "times": times,
                 "gloo_times": gloo_times,
             }

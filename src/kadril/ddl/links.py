@@ -25,7 +25,7 @@ from kadril.world import Layout
 __all__ = ["Link", "find_slow_link", "probe_links"]
 
 PROBE_BYTES = 512 << 10
-NUM_TRIES = 2
+NUM_TRIES = 3
 SLOW = 1.5  # times as slow as the links that it is held against
 
 
