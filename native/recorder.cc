@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <string>
 
 #include "fork_mark.h"
 
@@ -58,7 +59,9 @@ struct Recorder::File {
   std::atomic<uint64_t> magic;
   uint32_t layout;
   uint32_t num_records;
-  int32_t pid, rank, size, stack_signal;
+  int32_t pid;
+  std::atomic<int32_t> rank, size;  // in an elastic job they change
+  int32_t stack_signal;
   std::atomic<uint64_t> num_begun;
   alignas(2048) Wait waits[num_waits];
   alignas(4096) Record records[kadril::num_records];
@@ -66,38 +69,39 @@ struct Recorder::File {
 
 std::atomic<Recorder::File*> Recorder::file_{nullptr};
 
-Error Recorder::open(const std::string& path, int rank, int size, int stack_signal) {
+Error Recorder::open(int descriptor, int rank, int size, int stack_signal) {
   static_assert(sizeof(File) == 4096 + sizeof(Record) * kadril::num_records);
   File* before = file_.load();
   if (before && !is_in_child()) return nullptr;
-  const auto failed = [&](const char* what) {
-    return fail(Reason::no_room, path + ": " + what + ": " + std::strerror(errno));
+  const auto failed = [](const char* what) {
+    return fail(Reason::no_room, std::string(what) + ": " + std::strerror(errno));
   };
-  const int descriptor =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (descriptor < 0) return failed("open");
   // Blocks are taken now, so that a full disk is an error here and never a SIGBUS later.
   errno = posix_fallocate(descriptor, 0, sizeof(File));
-  void* memory = MAP_FAILED;
-  if (errno == 0) {
-    memory = mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                  descriptor, 0);
-  }
-  auto error = memory == MAP_FAILED ? failed("mmap") : nullptr;
-  close(descriptor);
-  if (error) return error;
+  if (errno != 0) return failed("posix_fallocate");
+  void* memory = mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                      descriptor, 0);
+  if (memory == MAP_FAILED) return failed("mmap");
   auto file = static_cast<File*>(memory);
   file->layout = kadril::layout;
   file->num_records = kadril::num_records;
   file->pid = getpid();
-  file->rank = rank;
-  file->size = size;
+  file->rank.store(rank);
+  file->size.store(size);
   file->stack_signal = stack_signal;
   file->magic.store(kadril::magic, std::memory_order_release);
   forks_at_opening.store(num_forks());
   // What the parent of a fork has mapped stays mapped.
   if (!file_.compare_exchange_strong(before, file)) munmap(memory, sizeof(File));
   return nullptr;
+}
+
+bool Recorder::go_on(int rank, int size) {
+  File* file = file_.load(std::memory_order_acquire);
+  if (!file || is_in_child()) return false;
+  file->rank.store(rank);
+  file->size.store(size);
+  return true;
 }
 
 uint64_t Recorder::begin(const Call& call, uint64_t group, uint32_t sequence,

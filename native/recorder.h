@@ -1,19 +1,18 @@
-// The flight recorder of this process: its last calls, in a file that outlives it.
+// The flight recorder of this process: its last calls, in a file that others read.
 //
 //     0         header: whose it is, and how many calls it has begun
 //     2048      waits: what threads that have waited for a while wait for, as text
 //     4096      the last 64 calls, in a ring
 //
 // Written by plain stores into a mapped file, so a call costs some nanoseconds, no system call, and
-// what was written is there for other processes also after a crash. Another process of the same
-// user reads it as src/kadril/observe/flight_record.py does; it must expect that a record changes
-// while it is read.
+// what was written is there for other processes also after a crash, if the file outlives this one
+// (src/kadril/transport/recording.py makes it). Another process of the same user reads it as
+// src/kadril/observe/flight_record.py does; it must expect that a record changes while it is read.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "call.h"
@@ -23,9 +22,11 @@ namespace kadril {
 
 class Recorder {
  public:
-  // Make the file, and record into it from now on, for ever, since calls may be under way. Does
-  // nothing where this process has a recorder.
-  static Error open(const std::string& path, int rank, int size, int stack_signal);
+  // Record into an empty file from now on, for ever, since calls may be under way. The descriptor
+  // stays the caller's. Does nothing where this process has a recorder.
+  static Error open(int descriptor, int rank, int size, int stack_signal);
+  // Go on under this rank; false where this process has no recorder, as in a child made by fork.
+  static bool go_on(int rank, int size);
   static bool is_open() { return file_.load(std::memory_order_acquire) != nullptr; }
 
   // The number of the record, to be given to `end`; 0 where nothing is recorded. `group` is equal

@@ -12,8 +12,8 @@ namespace kadril {
 namespace {
 
 // An empty text, or why it cannot be opened.
-std::string open_recorder(const std::string& path, int rank, int size, int stack_signal) {
-  const Error error = Recorder::open(path, rank, size, stack_signal);
+std::string open_recorder(int descriptor, int rank, int size, int stack_signal) {
+  const Error error = Recorder::open(descriptor, rank, size, stack_signal);
   return error ? error->detail : std::string();
 }
 
@@ -33,6 +33,7 @@ uint64_t begin_record(const std::string& operation, const std::string& name, uin
 
 void bind_recorder(nb::module_& module) {
   module.def("open_recorder", &open_recorder);
+  module.def("go_on_recording", &Recorder::go_on);
   module.def("begin_record", &begin_record);
   module.def("end_record", [](uint64_t number) { Recorder::end(number); });
 }

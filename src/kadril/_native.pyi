@@ -421,8 +421,11 @@ def set_fault(text: str, /) -> None:
 
 def fault_points() -> list[str]: ...
 def total_memory() -> int: ...
-def open_recorder(path: str, rank: int, size: int, stack_signal: int, /) -> str:
-    """Record calls in a file from now on; an empty text, or why that cannot be."""
+def open_recorder(descriptor: int, rank: int, size: int, stack_signal: int, /) -> str:
+    """Record calls in an empty file from now on; an empty text, or why that cannot be."""
+
+def go_on_recording(rank: int, size: int, /) -> bool:
+    """Go on under this rank; False where this process has no recorder, as in a forked child."""
 
 def begin_record(operation: str, name: str, group: int, sequence: int, num_members: int, /) -> int:
     """Record a call of a transport that is written in Python; 0 where nothing is recorded."""

@@ -86,9 +86,16 @@ def test_the_flight_record_is_read_as_the_core_writes_it(tmp_path: Path) -> None
     """The file is read back; the recorder runs in a child, since it cannot be closed."""
     path = tmp_path / "rank-3.record"
     program = f"""
+import os
 from kadril import _native
 assert _native.begin_record("barrier", "", 1, 1, 2) == 0  # not open yet
-assert _native.open_recorder({str(path)!r}, 3, 4, 47) == ""
+assert not _native.go_on_recording(2, 4)
+descriptor = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT, 0o600)
+assert _native.open_recorder(descriptor, 2, 4, 47) == ""
+assert _native.go_on_recording(3, 4)
+if os.fork() == 0:
+    os._exit(_native.go_on_recording(1, 4))
+assert os.wait()[1] == 0
 for number in range(1, 101):
     begun = _native.begin_record("alltoallv", f"call {{number}}", 7, number, 2)
     assert begun == number
@@ -101,7 +108,11 @@ for number in range(1, 101):
     assert [call.name for call in record.calls] == [f"call {n}" for n in range(37, 101)]
     assert [call.sequence for call in record.under_way] == [100]
     assert {call.operation for call in record.calls} == {"alltoallv"}
-    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_recorder_that_cannot_have_its_file_says_why() -> None:
+    with open("/dev/null", "r+b") as file:  # noqa: PTH123
+        assert "posix_fallocate" in _native.open_recorder(file.fileno(), 0, 2, 0)
 
 
 def test_operations_of_flight_records_are_those_of_the_core() -> None:

@@ -7,7 +7,6 @@ lengths of what follows, and then the packed results. It copies bytes and never 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -18,11 +17,10 @@ from kadril.errors import ConfigError
 from kadril.function_job.worker import CALL, failure_name, result_name
 from kadril.launch import LaunchError, run
 from kadril.launch.command import parse
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.launch.supervision.summary import Outcome, describe_status, find_cause
 
 __all__ = ["FunctionFiles", "main"]
-
-PR_SET_PDEATHSIG = 1
 
 
 class FunctionFiles:
@@ -72,17 +70,10 @@ class FunctionFiles:
                 pipe.write(result or b"")
 
 
-def die_with(caller: int) -> None:
-    """Have the kernel end this process when its caller is gone, however that ended."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != caller:
-        sys.exit(1)
-
-
 def main() -> int:
     """Run a job; the words are the caller's process id, a descriptor, -np, and more flags."""
     caller, descriptor, num_ranks, *words = sys.argv[1:]
-    die_with(int(caller))
+    die_with_parent(int(caller), signal.SIGTERM)
     os.set_inheritable(int(descriptor), False)
     files = FunctionFiles(sys.stdin.buffer.read(), int(num_ranks))
     try:

@@ -12,6 +12,7 @@ machine        the facts about the machine by themselves; cgroup: limits of cont
 forecast       the command `kadril forecast`; forecast_plot: its picture
 ps_command     the commands `kadril ps` and, with dump_command, `kadril dump`
 running_jobs   jobs of this user, found in /proc       rank_report   what each rank of one does
+process_tree   processes, and which started which
 flight_record  the last calls of a rank, as it writes them           rank_stacks   its stacks
 quantities     bandwidths and durations as people write them
 """

@@ -1,7 +1,9 @@
 """Flight record of a rank: what it calls and has called last, read from the file that it writes.
 
-The rank writes by plain stores (`native/recorder.h`), so a reader sees a record also while the rank
-hangs, is stopped, or after it was killed; and it must expect anything while a record changes.
+The file may be memory of the rank, which /proc shows (`kadril.transport.recording`); its stacks
+follow the record then. The rank writes by plain stores (`native/recorder.h`), so a reader sees a
+record also while the rank hangs, is stopped, or after it was killed, if the file outlives it; and
+it must expect anything while a record changes.
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ def read_record(path: Path) -> FlightRecord:
         RecordError: the file holds no record, or not yet.
         OSError: it cannot be read.
     """
-    return parse_record(path.read_bytes())
+    with path.open("rb") as file:
+        return parse_record(file.read(RECORDS_AT + MAX_RECORDS * RECORD.size))
 
 
 def parse_record(data: bytes) -> FlightRecord:

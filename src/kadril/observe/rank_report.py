@@ -39,6 +39,8 @@ class RankReport:
 
     def describe(self) -> tuple[str, float | None]:
         """Return what the rank does, equal for ranks that do the same, and for how many seconds."""
+        if self.record is None and self.state == "dead":
+            return "dead", None
         if self.record is None:
             return f"{self.state}: has not called kadril.init()", None
         line = program_line(self.stacks)

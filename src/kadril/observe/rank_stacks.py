@@ -1,6 +1,6 @@
 """Python stacks of running ranks, without a debugger: each rank writes its own when asked.
 
-`kadril.init()` under `kadril run` has `faulthandler` write the stacks of all threads to a file when
+`kadril.init()` has `faulthandler` write the stacks of all threads to a file when
 a signal comes, also while the GIL is held. A rank that is stopped writes when it goes on.
 """
 
@@ -24,6 +24,8 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 def stacks_path(record: Path) -> Path:
     """Return where the rank with this record writes its stacks."""
+    if record.is_relative_to("/proc"):
+        return record  # in its memory: behind the record
     return record.with_suffix(".stacks")
 
 
@@ -38,18 +40,26 @@ def ask_for_stacks(records: Mapping[Path, FlightRecord], timeout: float = 1.0) -
                 sizes[path] = size
     stacks: dict[Path, str] = {}
     deadline = time.monotonic() + timeout
-    pending = dict(sizes)
     lengths: dict[Path, int] = {}
-    while pending and time.monotonic() < deadline:
+    while sizes and time.monotonic() < deadline:
         time.sleep(0.02)  # the answer is a file that grows: nobody wakes us
-        for path in list(pending):
-            length = stacks_path(path).stat().st_size
-            if length > pending[path] and length == lengths.get(path):
-                with stacks_path(path).open("rb") as file:
-                    file.seek(pending.pop(path))
-                    stacks[path] = file.read().decode(errors="replace")
-            lengths[path] = length
+        for path, size in list(sizes.items()):
+            try:
+                length = stacks_path(path).stat().st_size
+                if length > size and length == lengths.get(path):
+                    stacks[path] = read_end(stacks_path(path), size)
+                    del sizes[path]
+                lengths[path] = length
+            except OSError:
+                del sizes[path]  # the rank has ended, and its memory with it
     return stacks
+
+
+def read_end(path: Path, start: int) -> str:
+    """Return the text of a file from an offset on."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read().decode(errors="replace")
 
 
 def catches(pid: int, signum: int) -> bool:

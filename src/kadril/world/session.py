@@ -33,7 +33,7 @@ from kadril.errors import (
     RendezvousError,
     StateError,
 )
-from kadril.transport.recording import start_recording
+from kadril.transport.recording import record_in_memory, start_recording
 from kadril.world.heap import keep_heap
 from kadril.world.identity import Identity, find_identity
 from kadril.world.logs import set_up_logging
@@ -169,6 +169,7 @@ def open_next(identity: Identity, config: Config) -> World:
         generation = identity.generation + _session.num_generations
         _session.num_generations += 1
         world = open_world(identity, config, generation)
+        record_in_memory(world.rank, world.size)
     adopt(world, identity)
     return world
 

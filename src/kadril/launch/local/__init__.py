@@ -11,4 +11,5 @@ rank_process      one rank: how it is started, signalled and how it ended
 parent_death      a process that ends when the one that started it ends
 rank_pipes        what ranks of a host write, read as long as there is room for it
 stall_watch       tells a person when the ranks of this host do not move
+watched_program   a program that starts ranks by itself, such as mpirun, and a watch over these
 """

@@ -2,7 +2,8 @@
 
 A rank that waits says so in its flight record, whatever the transport. The launcher reads the
 records now and then, and tells once what each rank does; a test runner or a notebook may capture
-what ranks write, but not this.
+what ranks write, but not this. It knows the ranks that it has started; those that an mpirun has
+started it looks for, until all ranks of their world are known.
 
     quiet --- a rank has waited for `after` seconds in one call ---> told
       ^                                                                |
@@ -13,14 +14,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kadril.config import Config
+from kadril.errors import ConfigError
 
 if TYPE_CHECKING:
     from kadril.observe.flight_record import FlightRecord
+    from kadril.observe.running_jobs import FoundRank
 
 __all__ = ["StallWatch"]
 
@@ -44,21 +49,45 @@ class StallWatch:
         after: seconds that a rank may wait in one call before it is told.
     """
 
-    def __init__(self, job_id: str, notice: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        notice: Callable[[str], None],
+        search: Callable[[], Iterable[FoundRank]] | None = None,
+    ) -> None:
+        """Watch no rank yet.
+
+        Args:
+            job_id: name of the job; that of ranks that are found is what they are found with.
+            notice: prints a line.
+            search: finds ranks that somebody else has started.
+        """
         self.after = LONGEST_WAIT
         self._job_id = job_id
         self._notice = notice
+        self._search = search
         self._ranks: list[WatchedRank] = []
         self._told: dict[int, int] = {}  # ranks that waited when it was told: calls begun
-        self._look_at = math.inf
+        self._look_at = math.inf if search is None else time.monotonic() + LOOK_EVERY
 
-    def add(self, rank: int, pid: int, environment: Mapping[str, str]) -> None:
-        """Watch a rank that was started with these variables."""
+    def add(
+        self, rank: int, pid: int, environment: Mapping[str, str], record: Path | None = None
+    ) -> None:
+        """Watch a rank, unless its variables say not to.
+
+        Args:
+            rank: its number.
+            pid: its process.
+            environment: the variables that it was started with.
+            record: its flight record, where no variable names it.
+        """
         config = Config.from_environment(environment)
-        if "KADRIL_RECORD_FILE" not in environment or not config.stall_check:
+        if record is None and "KADRIL_RECORD_FILE" in environment:
+            record = Path(environment["KADRIL_RECORD_FILE"])
+        if record is None or not config.stall_check:
             return
         self._ranks = [each for each in self._ranks if each.rank != rank]  # one that it replaces
-        self._ranks.append(WatchedRank(rank, pid, Path(environment["KADRIL_RECORD_FILE"])))
+        self._ranks.append(WatchedRank(rank, pid, record))
         self.after = min(config.stall_warning, LONGEST_WAIT)
         self._look_at = time.monotonic() + LOOK_EVERY
 
@@ -70,14 +99,11 @@ class StallWatch:
         return self._look_at
 
     def _look(self, now: float) -> None:
-        # Imported here: most jobs end before the first look.
-        from kadril.observe.rank_report import try_to_read
-
-        records = {}
-        for each in self._ranks:
-            record = try_to_read(each.record)
-            if record is not None:
-                records[each.rank] = record
+        records = self._read_records()
+        size = max((record.size for record in records.values()), default=1)
+        if self._search is not None and len(records) < max(size, 2):
+            self._find(self._search())
+            records = self._read_records()
         if any(self._still_waits(records, rank) for rank in self._told):
             return
         if self._told:
@@ -91,6 +117,23 @@ class StallWatch:
         if waiting:
             self._told = waiting
             self._report(waiting)
+
+    def _read_records(self) -> dict[int, FlightRecord]:
+        # Imported here: most jobs end before the first look.
+        from kadril.observe.rank_report import try_to_read
+
+        read = {each.rank: try_to_read(each.record) for each in self._ranks}
+        return {rank: record for rank, record in read.items() if record is not None}
+
+    def _find(self, ranks: Iterable[FoundRank]) -> None:
+        known = {each.pid for each in self._ranks}
+        for found in ranks:
+            self._job_id = found.job
+            # What is wrong with its variables the rank itself has said.
+            with warnings.catch_warnings(), suppress(ConfigError):
+                warnings.simplefilter("ignore")
+                if found.pid not in known:
+                    self.add(found.rank, found.pid, found.variables, found.record)
 
     def _still_waits(self, records: Mapping[int, FlightRecord], rank: int) -> bool:
         record = records.get(rank)

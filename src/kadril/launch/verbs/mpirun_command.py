@@ -8,6 +8,8 @@
 
 Open MPI 5 refuses `-rf`, and takes a rank file only with the hosts beside it. Hydra has no rank
 files: hosts and order are passed on, cores are not. The line that is run is printed.
+
+The launcher stays, and tells when ranks of this host do not move, as `kadril run` does.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from itertools import groupby
 
 from kadril.errors import ConfigError
 from kadril.launch.local.program import with_python
+from kadril.launch.local.watched_program import run_watched
 from kadril.launch.mapping.hosts import parse_hosts, read_hostfile
 from kadril.launch.mapping.rank_file import PlacedRank, read_rank_file
 from kadril.launch.options import LaunchError
@@ -58,6 +61,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--ssh-args", metavar="TEXT", help="further arguments of ssh: '-F file'")
     add("--mpirun", metavar="PATH", help="the mpirun to use (default: beside this Python, PATH)")
     add("--dry-run", action="store_true", help="print the line, and run nothing")
+    add(
+        "--no-stall-check",
+        action="store_true",
+        help="do not tell when the job does not move; sets KADRIL_STALL_CHECK=0",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -170,7 +178,7 @@ def ssh_variables(text: str | None, flavour: MpiFlavour) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Become mpirun, or return the exit code of why not."""
+    """Run mpirun, and return its exit code, or that of why it is not run."""
     parser = make_parser()
     words, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -180,6 +188,8 @@ def main(argv: list[str]) -> int:
         flavour = flavour_of(mpirun)
         line = translate(words, mpirun, flavour)
         added = ssh_variables(words.ssh_args, flavour)
+        if words.no_stall_check:
+            added["KADRIL_STALL_CHECK"] = "0"
     except (ConfigError, LaunchError) as error:
         print(f"kadril mpirun: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, LaunchError) else 2
@@ -195,7 +205,10 @@ def main(argv: list[str]) -> int:
         )
     print("+", " ".join(shown), file=sys.stderr, flush=True)
     try:
-        os.execve(mpirun, line, {**os.environ, **added})  # noqa: S606 - what the user asked for
+        return run_watched(line, {**os.environ, **added})
+    except ConfigError as error:
+        print(f"kadril mpirun: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"kadril mpirun: cannot start {mpirun}: {error.strerror}", file=sys.stderr)
         return 126
