@@ -117,10 +117,11 @@ class Playground:
         env: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
+        verb: str = "run",
     ) -> Launched:
-        """Start `kadril run` with these words."""
+        """Start `kadril run` with these words, or another launcher."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "kadril", "run", *words],
+            [sys.executable, "-m", "kadril", verb, *words],
             env=self.environment(env),
             cwd=self.directory,
             stdin=stdin,

@@ -43,7 +43,9 @@ def dump_main(argv: list[str]) -> int:
     )
     parser.add_argument("job", help="name of the job, or how it begins; see `kadril ps`")
     asked = parser.parse_args(argv).job
-    jobs = [job for job in find_jobs() if job.id.startswith(asked)]
+    running = find_jobs()
+    jobs = [job for job in running if job.id == asked]
+    jobs = jobs or [job for job in running if job.id.startswith(asked)]
     if len(jobs) != 1:
         names = ", ".join(job.id for job in jobs) or "none"
         print(
@@ -57,6 +59,7 @@ def dump_main(argv: list[str]) -> int:
     print(f"job {job.id}: {len(reports)} of {job.size} ranks here: {job.ranks[0].command}")
     for line in collapse([(report.rank, report.describe()) for report in reports]):
         print(f"  {line}")
+    print("  " + ", ".join(f"rank {each.rank} is process {each.pid}" for each in reports))
     print_sections("last collectives", [(each.rank, last_calls(each)) for each in reports])
     print_sections("stacks", [(each.rank, stacks_of(each)) for each in reports])
     return 0
