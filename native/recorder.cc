@@ -79,8 +79,8 @@ Error Recorder::open(int descriptor, int rank, int size, int stack_signal) {
   // Blocks are taken now, so that a full disk is an error here and never a SIGBUS later.
   errno = posix_fallocate(descriptor, 0, sizeof(File));
   if (errno != 0) return failed("posix_fallocate");
-  void* memory = mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                      descriptor, 0);
+  void* memory =
+      mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   if (memory == MAP_FAILED) return failed("mmap");
   auto file = static_cast<File*>(memory);
   file->layout = kadril::layout;
