@@ -18,6 +18,7 @@ import pytest
 
 from kadril.testing import LeakError, no_leaks
 from kadril.testing.leaks import keep, release, take_snapshot
+from kadril.transport.recording import MEMORY_NAME
 
 Leak = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -105,6 +106,16 @@ def test_what_is_given_back_is_no_leak() -> None:
         for leak in KINDS:
             with leak():
                 pass
+
+
+def test_a_flight_record_stays_and_a_second_one_is_a_leak() -> None:
+    records = []
+    with no_leaks(settle=0.0):
+        records.append(os.memfd_create(MEMORY_NAME))
+    with pytest.raises(LeakError, match="descriptors: /memfd:kadril-record"), no_leaks(settle=0.0):
+        records.append(os.memfd_create(MEMORY_NAME))
+    for record in records:
+        os.close(record)
 
 
 def test_an_exchanged_descriptor_is_a_leak() -> None:
