@@ -207,6 +207,12 @@ def make_current(world: World) -> None:
     Raises:
         AlreadyInitializedError: there is another one.
     """
+    take_over(world)
+    record_in_memory(world.rank, world.size)
+
+
+def take_over(world: World) -> None:
+    """Do what `make_current` does, without a flight record."""
     with _session.lock:
         check_not_forked("make_current()")
         if (
@@ -225,7 +231,7 @@ def lend(world: World) -> Iterator[None]:
     Raises:
         AlreadyInitializedError: there is another one.
     """
-    make_current(world)
+    take_over(world)
     _session.is_lent = True
     try:
         yield
