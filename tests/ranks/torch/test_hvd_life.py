@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,32 +203,53 @@ def test_memory_of_ops_that_were_given_up_is_not_written(world: World) -> None:
     assert tensor.unique().tolist() == [float(world.rank)]
 
 
-def rest(seconds: float) -> tuple[float, int]:
-    """CPU seconds and voluntary context switches of this process while its main thread sleeps."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    time.sleep(seconds)  # the time over which to measure, not something to wait for
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, after.ru_nvcsw - before.ru_nvcsw
+def used_cpu() -> float:
+    """CPU seconds of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def threads() -> set[str]:
+    """Threads of this process, by their numbers."""
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
+def spent_by(numbers: set[str]) -> tuple[float, int]:
+    """CPU seconds and voluntary context switches of threads."""
+    cpu, switches = 0.0, 0
+    for number in numbers:
+        task = Path("/proc/self/task", number)
+        cpu += int((task / "schedstat").read_text().split()[0]) / 1e9
+        (line,) = re.findall(
+            r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M
+        )
+        switches += int(line)
+    return cpu, switches
 
 
 @ranks(1, 2, 3, 4, transports=TRANSPORTS)
 def test_rest_costs_nothing(world: World) -> None:
     """An engine that polled every millisecond would wake 300 times in this time.
 
-    The process has other worlds, whose gloo groups wake every 10 ms; so what counts is the
-    difference that an engine makes. On c10d it has a gloo group of its own: 30 times.
+    The process has other worlds, whose gloo groups wake every 10 ms, and more often where they get
+    a core late; so only threads count that began with the engine. On c10d it has a gloo group of
+    its own: 30 times.
     """
     world.transport.barrier()
-    cpu_before, switches_before = rest(0.3)
+    others = threads()
     hvd.init()
     check_works()
     hvd.barrier()
-    cpu, switches = rest(0.3)
+    own = threads() - others
+    assert own, "the engine has no thread"
+    before = spent_by(own)
+    time.sleep(0.3)  # the time over which to measure, not something to wait for
+    after = spent_by(own)
     hvd.shutdown()
-    more = switches - switches_before
-    assert more <= 60, f"{more} wake-ups more in 0.3 s"
-    assert cpu - cpu_before < 0.015, f"{(cpu - cpu_before) * 1000:.1f} ms of CPU in 0.3 s"  # 5 %
+    cpu, switches = after[0] - before[0], after[1] - before[1]
+    limit = 60 if world.transport.kind == "c10d" else 10
+    assert switches <= limit, f"{switches} wake-ups in 0.3 s"
+    assert cpu < 0.015, f"{cpu * 1000:.1f} ms of CPU in 0.3 s"  # 5 %
 
 
 @with_peers
@@ -238,15 +261,16 @@ def test_waiting_costs_little(world: World) -> None:
     """
     check_works()
     hvd.barrier()
-    at_rest, _ = rest(0.5)
+    before = used_cpu()
+    time.sleep(0.5)  # the time over which to measure, not something to wait for
+    at_rest = used_cpu() - before
     hvd.barrier()
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before = used_cpu()
     if world.rank != 0:
         time.sleep(0.5)  # the time over which rank 0 is measured
     check_works("late")
-    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = used_cpu() - before - at_rest
     if world.rank == 0:
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - at_rest
         # On one host a doorbell rings. Elsewhere the engine may look now and then: a look costs
         # some 100 us, and a back-off that has grown looks less than 100 times in this time.
         limit = 0.025 if world.transport.kind == "shm" else 0.15
