@@ -116,8 +116,7 @@ void Conductor::cancel(const std::shared_ptr<Completion>& completion) {
     const std::lock_guard lock(mutex_);
     if (failure_ || is_closing_ || completion->is_done()) return;
     in_flight_.erase(completion->key);
-    cancelled_.push_back(completion);
-    if (completion->stamp.era > 0) eras_.advance_to(completion->stamp.era + 1);
+    cancelled_.push_back({completion, eras_.next_step()});
     has_mail_.store(true);
   }
   lane_->bell().ring();
@@ -169,15 +168,31 @@ void Conductor::run() noexcept {
 std::vector<std::unique_ptr<Request>> Conductor::take_untold() {
   std::vector<std::unique_ptr<Request>> requests;
   for (auto& request : inbox_) {
-    const auto found = std::find(cancelled_.begin(), cancelled_.end(), request->completion);
+    const auto found = find_cancelled(*request);
     if (found == cancelled_.end()) continue;
+    end_era_of(*found);
     cancelled_.erase(found);
     const Descriptor& asked = request->descriptor;
-    if (asked.stamp.era > 0) untold_.push_back({asked.key(), asked.stamp});
+    if (asked.stamp.era > 0) untold_.push_back({asked.key(), eras_.renewed(asked.stamp)});
     requests.push_back(std::move(request));
   }
   std::erase(inbox_, nullptr);
   return requests;
+}
+
+// The caller holds the mutex.
+std::vector<Conductor::Cancellation>::iterator Conductor::find_cancelled(const Request& request) {
+  return std::find_if(cancelled_.begin(), cancelled_.end(), [&](const Cancellation& each) {
+    return each.completion == request.completion;
+  });
+}
+
+// The cancellation has come in time: steps that began after it are of the next era.
+void Conductor::end_era_of(const Cancellation& cancellation) {
+  const Stamp ended = eras_.renewed(cancellation.completion->stamp);
+  if (ended.era == 0) return;
+  eras_.promote({cancellation.next_step, ended.era + 1});
+  eras_.advance_to(ended.era + 1);
 }
 
 // Whether there is something to tell the others.
@@ -297,7 +312,7 @@ void Conductor::report(std::string text, const std::vector<std::string>& lines) 
 std::vector<std::byte> Conductor::next_message() {
   std::vector<std::byte> message;
   std::vector<std::unique_ptr<Request>> requests, ended;
-  std::vector<std::shared_ptr<Completion>> cancelled;
+  std::vector<Cancellation> cancelled;
   std::vector<Untold> untold;
   {
     const std::lock_guard lock(mutex_);
@@ -311,7 +326,16 @@ std::vector<std::byte> Conductor::next_message() {
   end_cancelled(ended);
   has_said_stuck_ = false;
   if (!requests.empty() || !cancelled.empty() || !untold.empty()) {
-    ledger_.write(std::move(requests), cancelled, untold, message);
+    std::vector<std::shared_ptr<Completion>> withdrawn;
+    for (const Cancellation& each : cancelled) {
+      if (!ledger_.waits_for(each.completion.get())) continue;
+      end_era_of(each);
+      withdrawn.push_back(each.completion);
+    }
+    for (const auto& request : requests) {
+      request->descriptor.stamp = eras_.renewed(request->descriptor.stamp);
+    }
+    ledger_.write(std::move(requests), withdrawn, untold, message);
   } else if (waiters_->stuck_from() <= Clock::now()) {
     ledger_.write_stuck(waiters_->first_blocked_on(), message);
     has_said_stuck_ = !message.empty();
@@ -431,9 +455,11 @@ Error Conductor::exchange(const std::vector<std::byte>& mine,
 
 void Conductor::forget_name(Request& request) {
   const std::lock_guard lock(mutex_);
-  // One that was cancelled too late to be withdrawn: its name may be another request's by now.
-  const auto found = std::find(cancelled_.begin(), cancelled_.end(), request.completion);
+  // One that was cancelled too late to be withdrawn: its name may be another request's by now, of a
+  // step that began while its own had not ended for the others.
+  const auto found = find_cancelled(request);
   if (found != cancelled_.end()) {
+    eras_.promote({found->next_step, ledger_.era()});
     cancelled_.erase(found);
     return;
   }

@@ -95,6 +95,12 @@ class Conductor final {
   uint64_t num_deadlocks() const { return num_deadlocks_.load(); }
 
  private:
+  // Of a request, which may have been served by the time that the others would hear of it.
+  struct Cancellation {
+    std::shared_ptr<Completion> completion;
+    uint64_t next_step;  // the first one that began after it
+  };
+
   void run() noexcept;
   bool await_work();  // false at the end
   void linger(uint32_t cycle);
@@ -107,6 +113,8 @@ class Conductor final {
   void end_stale(std::vector<Stale> requests);
   bool has_mail();
   std::vector<std::unique_ptr<Request>> take_untold();
+  std::vector<Cancellation>::iterator find_cancelled(const Request& request);
+  void end_era_of(const Cancellation& cancellation);
   Error cycle();
   Error exchange(const std::vector<std::byte>& mine, std::vector<std::vector<std::byte>>& all);
   void report(std::string text, const std::vector<std::string>& lines);
@@ -125,8 +133,8 @@ class Conductor final {
 
   std::mutex mutex_;  // guards the seven below
   std::vector<std::unique_ptr<Request>> inbox_;
-  std::vector<std::shared_ptr<Completion>> cancelled_;  // told to the others in the next cycle
-  std::vector<Untold> untold_;                          // likewise, of which they have not heard
+  std::vector<Cancellation> cancelled_;  // told to the others in the next cycle
+  std::vector<Untold> untold_;           // likewise, of which they have not heard
   std::unordered_set<std::string> in_flight_;
   std::shared_ptr<const Failure> failure_;  // why the set has ended
   std::shared_ptr<Timeline> timeline_;

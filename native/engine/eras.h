@@ -9,9 +9,14 @@
 //     member 1    step 1, era 1: asks "a" . . . . . . . . . . . . asks "b", late: refused, not served
 //                                                                 with the "b" of step 2
 //
-// A member that withdraws is in the next era at once, and the others when they hear of it, which is
-// at the same message. A step keeps the era that it began in, unless the ledger finds that one before
-// it had ended without a word (see met_steps.h): then it is of a later era than that one.
+// All members are in the next era from the same message on: the one by which a withdrawal is told. The
+// member that withdraws may have begun its next step by then, whose requests are told by that message
+// at the earliest; so a request bears the era that its step has when it is told, and steps that began
+// after a cancellation follow once it is known what came of it. Where that came too late, and the
+// request was served, no era has ended.
+//
+// Other steps keep the era that they began in, unless the ledger finds that one before it had ended
+// without a word (see met_steps.h): then it is of a later era than that one.
 #pragma once
 
 #include <algorithm>
@@ -41,6 +46,22 @@ class Eras {
     if (recent_.size() == max_recent) recent_.pop_front();
     recent_.emplace_back(caller_step, Stamp{++num_steps_, current_});
     return recent_.back().second;
+  }
+
+  // A stamp as it is now: the era may be a later one than when the step began.
+  Stamp renewed(const Stamp& given) {
+    if (given.step == 0) return given;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [known, stamp] : recent_) {
+      if (stamp.step == given.step) return stamp;
+    }
+    return given;
+  }
+
+  // The number of the step that begins next.
+  uint64_t next_step() {
+    const std::lock_guard lock(mutex_);
+    return num_steps_ + 1;
   }
 
   // Steps that begin from now on are of this era, or of a later one.

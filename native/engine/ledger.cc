@@ -100,6 +100,10 @@ void Ledger::write(std::vector<std::unique_ptr<Request>> requests,
   for (const auto& request : sent_) writer.descriptor(request->descriptor);
 }
 
+bool Ledger::waits_for(const Completion* completion) const {
+  return (join_ && join_->completion.get() == completion) || find_mine(completion) != nullptr;
+}
+
 void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& message) const {
   const LedgerEntry* found = find_mine(completion);
   const bool is_join = join_ && join_->completion.get() == completion;
@@ -191,12 +195,15 @@ bool Ledger::read_withdrawals(int member, Reader& reader) {
     }
     if (reader.has_failed() || id >= entries_.size() || !entries_[id]) return false;
     LedgerEntry& entry = *entries_[id];
-    if (entry.num_present == 0 || !entry.is_present[static_cast<size_t>(member)]) return false;
-    entry.is_present[static_cast<size_t>(member)] = false;
+    if (!entry.has_said[static_cast<size_t>(member)]) return false;
     has_news_ = true;
     const Descriptor& said = entry.said[static_cast<size_t>(member)];
-    if (--entry.num_present == 0 && !said.is_named) unnamed_.push_back(entry.id);
-    if (said.stamp.era > 0) withdraw_era(entry, member, said.stamp.era);
+    // Not present: taken out in this very cycle, since another member has withdrawn its own.
+    if (entry.num_present > 0 && entry.is_present[static_cast<size_t>(member)]) {
+      entry.is_present[static_cast<size_t>(member)] = false;
+      if (--entry.num_present == 0 && !said.is_named) unnamed_.push_back(entry.id);
+    }
+    if (said.stamp.era > 0) withdraw_era(entry, member, said.stamp);
   }
   const auto num_untold = reader.number<uint32_t>();
   for (uint32_t i = 0; i < num_untold && !reader.has_failed(); ++i) {
@@ -206,16 +213,18 @@ bool Ledger::read_withdrawals(int member, Reader& reader) {
     stamp.era = reader.number<uint64_t>();
     if (reader.has_failed() || key.size() < 2) return false;
     has_news_ = true;
-    withdraw_era(find_or_make(key), member, era_of(member, stamp));
+    stamp.era = era_of(member, stamp);
+    withdraw_era(find_or_make(key), member, stamp);
   }
   return !reader.has_failed();
 }
 
 // This member asks for it in a later era, if ever again.
-void Ledger::withdraw_era(LedgerEntry& entry, int member, uint64_t era) {
+void Ledger::withdraw_era(LedgerEntry& entry, int member, const Stamp& stamp) {
+  const Stamp ended = stamp;  // which may change where it lies
   auto& first = entry.first_era[static_cast<size_t>(member)];
-  first = std::max(first, era + 1);
-  era_ = std::max(era_, era + 1);
+  first = std::max(first, ended.era + 1);
+  end_steps(entry, static_cast<size_t>(member), ended);
   entry.last_used = ++num_agreements_;  // is not forgotten before the others have come to it
   drop_stale(entry);
 }
@@ -246,20 +255,31 @@ Ledger::Later Ledger::find_later(const LedgerEntry& entry, size_t member) const 
   return {};
 }
 
-// A step of this era is over. What a member asks for that has gone on from it in silence is of a later
-// era: what is withdrawn of the step that is over has nothing to do with that.
-void Ledger::end_step(const Later& later, uint64_t era) {
-  era_ = std::max(era_, era + 1);
-  if (later.step == 0) return;
-  const auto index = static_cast<size_t>(later.member);
-  Stamp& promotion = promotions_[index];
-  if (promotion.step > 0 && promotion.step <= later.step && promotion.era > era) return;
-  promotion = {later.step, era + 1};
+// A step of a member is over, and those that it has met. Members that have gone on from theirs in
+// silence are in a later era: what is withdrawn of the steps that are over has nothing to do with that.
+void Ledger::end_steps(const LedgerEntry& entry, size_t member, const Stamp& ended) {
+  const uint64_t next_era = ended.era + 1;
+  era_ = std::max(era_, next_era);
+  met_.end_all(member, ended.step, next_era);
+  for (size_t other = 0; other < entry.said.size(); ++other) {
+    const uint64_t met = met_.partner(member, ended.step, other);
+    if (met == 0) continue;
+    const uint64_t asked = entry.is_present[other] ? entry.said[other].stamp.step : 0;
+    const uint64_t next = asked > met ? asked : met_.next_after(other, met);
+    if (next > 0) promote(other, {next, next_era});
+  }
+}
+
+// This step of a member and later ones are of this era at least.
+void Ledger::promote(size_t member, const Stamp& from) {
+  Stamp& promotion = promotions_[member];
+  if (promotion.step > 0 && promotion.step <= from.step && promotion.era >= from.era) return;
+  promotion = from;
   for (const auto& each : entries_) {
-    if (!each || each->num_present == 0 || !each->is_present[index]) continue;
-    Stamp& stamp = each->said[index].stamp;
-    stamp.era = era_of(later.member, stamp);
-    each->first_era[index] = std::max(each->first_era[index], stamp.era);
+    if (!each || each->num_present == 0 || !each->is_present[member]) continue;
+    Stamp& stamp = each->said[member].stamp;
+    stamp.era = era_of(static_cast<int>(member), stamp);
+    each->first_era[member] = std::max(each->first_era[member], stamp.era);
   }
 }
 
@@ -272,7 +292,9 @@ void Ledger::drop_stale(LedgerEntry& entry) {
     entry.is_present[member] = false;
     --entry.num_present;
     const uint64_t first = entry.first_era[static_cast<size_t>(later.member)];
-    end_step(later, std::max(entry.said[member].stamp.era, later.step > 0 ? 0 : first - 1));
+    Stamp ended = entry.said[member].stamp;
+    if (later.step == 0) ended.era = std::max(ended.era, first - 1);
+    end_steps(entry, member, ended);
     if (!entry.mine || static_cast<int>(member) != me_) continue;
     stale_.push_back({std::move(entry.mine), later.member});
     --num_mine_;
@@ -334,10 +356,15 @@ void Ledger::mark_present(LedgerEntry& entry, int member, std::vector<Agreement>
   entry.is_present[index] = true;
   ++entry.num_present;
   Stamp& stamp = entry.said[index].stamp;
+  const uint64_t before = std::exchange(entry.last_step[index], stamp.step);
+  const bool has_gone_on = before > 0 && stamp.step > before;
+  if (has_gone_on) {
+    const uint64_t next_era = met_.next_era(index, before);
+    if (next_era > 0) promote(index, {stamp.step, next_era});
+  }
   stamp.era = era_of(member, stamp);
   entry.first_era[index] = std::max(entry.first_era[index], stamp.era);
-  const uint64_t before = std::exchange(entry.last_step[index], stamp.step);
-  if (before > 0 && stamp.step > before && met_.end(index, before, stamp.step)) {
+  if (has_gone_on && met_.end(index, before, stamp.step)) {
     for (const auto& each : entries_) {
       if (each && each->num_present > 0) drop_stale(*each);
     }

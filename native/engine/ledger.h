@@ -59,6 +59,9 @@ class Ledger {
  public:
   Ledger(int num_members, int me, size_t capacity);
 
+  // Whether the request of this completion was told, and waits for other members.
+  bool waits_for(const Completion* completion) const;
+
   // Write the message by which the others learn of these requests, and that the requests of these
   // completions, made before, are withdrawn. One that was served meanwhile is passed over.
   void write(std::vector<std::unique_ptr<Request>> requests,
@@ -117,14 +120,15 @@ class Ledger {
   bool is_stuck_on_pending() const;  // all members, each on something it has asked for
   std::vector<const LedgerEntry*> pending() const;  // of any member, oldest first
   bool read_withdrawals(int member, Reader& reader);
-  void withdraw_era(LedgerEntry& entry, int member, uint64_t era);
+  void withdraw_era(LedgerEntry& entry, int member, const Stamp& stamp);
   uint64_t era_of(int member, const Stamp& stamp) const;
   struct Later {
     int member = -1;
     uint64_t step = 0;  // by which it was found to have gone on; 0 where it said so
   };
   Later find_later(const LedgerEntry& entry, size_t member) const;
-  void end_step(const Later& later, uint64_t era);
+  void end_steps(const LedgerEntry& entry, size_t member, const Stamp& ended);
+  void promote(size_t member, const Stamp& from);
   void drop_stale(LedgerEntry& entry);
   void end_eras(const LedgerEntry& entry);
   void settle_joins(std::vector<Agreement>& ready);

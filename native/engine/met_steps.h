@@ -7,9 +7,12 @@
 //
 // A member's step is over when a later one of it asks for a name again, and what the steps that it has
 // met still ask for will not be met. So a step that ended early, for whatever reason and without a
-// word, is found out by the next one. All members keep the same account.
+// word, is found out by the next one. Once that has happened, or a member has withdrawn what it asked
+// for, all steps that have met are over, and what each member asks for later is of a later era (see
+// eras.h), whether it has heard of it or not. All members keep the same account.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,6 +45,17 @@ class MetSteps {
     return meeting && std::exchange(meeting->next[member], next) == 0;
   }
 
+  // This step of `member` and those that it has met are over: later ones are of this era or later.
+  void end_all(size_t member, uint64_t step, uint64_t era) {
+    if (Meeting* meeting = find(member, step)) meeting->next_era = std::max(meeting->next_era, era);
+  }
+
+  // The least era of steps of `member` after this one; 0 where it may go on.
+  uint64_t next_era(size_t member, uint64_t step) const {
+    const Meeting* meeting = find(member, step);
+    return meeting ? meeting->next_era : 0;
+  }
+
   // Requests of these steps, by member, are served together; 0 stands for a request of no step.
   void meet(std::span<const uint64_t> steps) {
     std::shared_ptr<Meeting> meeting;
@@ -68,6 +82,7 @@ class MetSteps {
     explicit Meeting(size_t num_members) : steps(num_members), next(num_members) {}
     std::vector<uint64_t> steps;  // of each member
     std::vector<uint64_t> next;   // of members whose step is over: a later one
+    uint64_t next_era = 0;
   };
 
   std::shared_ptr<Meeting> find_shared(size_t member, uint64_t step) const {

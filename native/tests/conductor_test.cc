@@ -363,6 +363,78 @@ void test_a_step_that_ended_in_silence_is_not_served_with_the_next(int size, boo
   }
 }
 
+// A step of member 0 takes back "b" while it is being served, and goes on to its next step: the one of
+// member 1 has not failed. Member 0 alone counted a failed step, and the next one of member 1 was
+// refused.
+void test_a_request_that_is_cancelled_while_it_is_served() {
+  std::vector<float> rows(1, 7), a0(1, 1), a1(1, 2), gathered[2];
+  Party party(2);
+  std::shared_ptr<Completion> done[2];
+  for (uint64_t me : {0, 1}) {
+    Conductor& conductor = *party.conductors[me];
+    auto request = of_step(conductor, 10 * me + 1, "b", rows);
+    request->descriptor.verb = Verb::allgather;
+    done[me] = request->completion;
+    done[me]->allocate = [&, me](size_t, const Piece& piece) {
+      if (me == 0) conductor.cancel(done[0]);  // the members have met by now
+      gathered[me].resize(piece.count());
+      return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(gathered[me].data()),
+                                        [](std::byte*) {});
+    };
+    CHECK_OK(conductor.submit(std::move(request)));
+  }
+  for (const auto& each : done) {
+    await(*each);
+    CHECK(!each->failure());
+  }
+  CHECK(gathered[1] == std::vector<float>(2, 7));
+  for (const uint64_t step : {2, 3}) {
+    a0[0] = 1, a1[0] = 2;
+    auto mine = ask(*party.conductors[0], step, "a", a0);
+    auto other = ask(*party.conductors[1], 10 + step, "a", a1);
+    await(*mine);
+    await(*other);
+    CHECK(!mine->failure() && !other->failure() && a0[0] == 3 && a1[0] == 3);
+  }
+}
+
+// Members whose steps fail by themselves, at nearly the same time, take back "b" and begin their next
+// steps at once. The last one comes late and is refused, and all next steps are served together.
+void test_steps_that_fail_on_several_members() {
+  constexpr size_t count = 3;
+  Party party(count);
+  for (uint64_t round = 0; round < 300; ++round) {
+    std::vector<std::vector<float>> a(count, {1}), b(count, {1}), next(count, {2});
+    std::vector<std::shared_ptr<Completion>> first(count), second(count), after(count);
+    const auto step_of = [&](size_t i, uint64_t step) { return 1000 * (i + 1) + 2 * round + step; };
+    const auto fail_and_go_on = [&](size_t i) {
+      for (uint64_t spin = 0; spin < (round * (i + 1)) % 40; ++spin) std::this_thread::yield();
+      Conductor& conductor = *party.conductors[i];
+      if (i < 2) conductor.cancel(second[i]);
+      if (i < 2) after[i] = ask(conductor, step_of(i, 1), "b", next[i]);
+      std::vector<float> value(1);
+      await(*ask(conductor, 0, "meet", value));  // so that the last one hears of it
+      if (i == 2) {
+        second[i] = ask(conductor, step_of(i, 0), "b", b[i]);
+        await(*second[i]);
+        CHECK(second[i]->failure() && second[i]->failure()->reason == Reason::mismatch);
+        after[i] = ask(conductor, step_of(i, 1), "b", next[i]);
+      }
+      await(*after[i]);
+      CHECK(!after[i]->failure() && next[i][0] == 2 * count);
+    };
+    for (size_t i = 0; i < count; ++i) {
+      if (i < 2) second[i] = ask(*party.conductors[i], step_of(i, 0), "b", b[i]);
+      first[i] = ask(*party.conductors[i], step_of(i, 0), "a", a[i]);
+    }
+    for (const auto& each : first) await(*each);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < count; ++i) threads.emplace_back(fail_and_go_on, i);
+    for (auto& thread : threads) thread.join();
+    for (size_t i = 0; i < 2; ++i) await(*second[i]);  // it uses memory until then
+  }
+}
+
 // Steps of two threads, which the members begin in opposite order, have nothing to do with each
 // other.
 void test_steps_side_by_side() {
@@ -499,6 +571,8 @@ int main() {
       }
     }
   }
+  test_a_request_that_is_cancelled_while_it_is_served();
+  test_steps_that_fail_on_several_members();
   test_steps_side_by_side();
   test_a_cancelled_join();
   test_cancelling_at_any_moment();

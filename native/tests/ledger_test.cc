@@ -244,6 +244,63 @@ void test_withdrawn() {
   }
 }
 
+// Members whose steps fail at the same time withdraw in the same cycle what a third one has not asked
+// for. The first withdrawal takes out the request of the second member, whose own withdrawal was taken
+// for a message that makes no sense, and ended the set.
+void test_withdrawn_by_two_at_once() {
+  Members members(3);
+  std::shared_ptr<Completion> asked[2];
+  for (const int me : {0, 1}) {
+    auto made = request(Verb::allreduce, "x");
+    made->descriptor.stamp = {1, 1};
+    asked[me] = made->completion;
+    members.ask(me, std::move(made));
+  }
+  CHECK(members.cycle().empty());
+  for (const int me : {0, 1}) members.withdraw(me, asked[me]);
+  CHECK(members.cycle().empty());
+  for (const int me : {0, 1}) CHECK(members.ledger(me).take_withdrawn().size() == 1);
+  auto late = request(Verb::allreduce, "x");
+  late->descriptor.stamp = {1, 1};
+  members.ask(2, std::move(late));
+  CHECK(members.cycle().empty());
+  CHECK(members.ledger(2).take_stale().size() == 1);
+  for (const int me : {0, 1, 2}) {
+    CHECK(members.ledger(me).era() == 2);
+    auto next = request(Verb::allreduce, "x");
+    next->descriptor.stamp = {2, 2};
+    members.ask(me, std::move(next));
+  }
+  CHECK(members.cycle() == std::vector<std::string>{key("x")});
+}
+
+// The steps of three members end in silence after "a", and the next ones ask for it again, before or
+// after the last member comes with the "b" of its first step. One of the three was found to be in a
+// later era, and what the other two had asked for was refused.
+void test_steps_that_ended_in_silence(int num_before) {
+  Members members(4);
+  const auto ask = [&](int member, const char* name, Stamp stamp) {
+    auto made = request(Verb::allreduce, name);
+    made->descriptor.stamp = stamp;
+    members.ask(member, std::move(made));
+  };
+  for (int me = 0; me < 4; ++me) ask(me, "a", {1, 1});
+  CHECK(members.cycle().size() == 1);
+  for (int me = 0; me < num_before; ++me) ask(me, "a", {2, 1});
+  if (num_before > 0) CHECK(members.cycle().empty());
+  ask(3, "b", {1, 1});
+  CHECK(members.cycle().empty());
+  for (int me = num_before; me < 3; ++me) ask(me, "a", {2, 1});
+  if (num_before < 3) CHECK(members.cycle().empty());
+  CHECK(members.ledger(3).take_stale().size() == 1);
+  for (int me = 0; me < 3; ++me) CHECK(members.ledger(me).take_stale().empty());
+  CHECK(members.ledger(3).era() == 2);
+  ask(3, "a", {2, 2});
+  CHECK(members.cycle() == std::vector<std::string>{key("a")});
+  for (int me = 0; me < 4; ++me) ask(me, "b", {2, 2});
+  CHECK(members.cycle() == std::vector<std::string>{key("b")});
+}
+
 void test_any_order() {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
@@ -314,6 +371,8 @@ int main() {
   test_a_deadlock_is_found_by_all();
   test_old_names_are_forgotten_alike();
   test_withdrawn();
+  test_withdrawn_by_two_at_once();
+  for (const int num_before : {0, 1, 2, 3}) test_steps_that_ended_in_silence(num_before);
   test_any_order();
   test_a_message_without_sense_is_refused();
 }
