@@ -137,10 +137,12 @@ class WatchingPlan(OwnerPlan):
         self.alive: list[int] = []
         return self
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         self.alive.append(
             sum(size for storage, size in self.seen.values() if not storage.expired())
         )
         storage = gradient.untyped_storage()
         self.seen[name] = (StorageWeakRef(storage), storage.nbytes())
-        super().reduce_gradient(name, gradient, label)
+        super().reduce_gradient(name, gradient, label, is_given=is_given)

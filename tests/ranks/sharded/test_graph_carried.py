@@ -188,9 +188,9 @@ def test_no_gradient_of_a_graph_outlives_its_round(world: World) -> None:
     reduce = plan.reduce_gradient
     seen: list[StorageWeakRef] = []
 
-    def note(name: str, gradient: torch.Tensor, label: str) -> None:
+    def note(name: str, gradient: torch.Tensor, label: str, *, is_given: bool) -> None:
         seen.append(StorageWeakRef(gradient.untyped_storage()))
-        reduce(name, gradient, label)
+        reduce(name, gradient, label, is_given=is_given)
 
     plan.reduce_gradient = note  # type: ignore[method-assign]
     for step in range(3):
@@ -210,9 +210,10 @@ def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
     reduce = plan.reduce_gradient
     seen: set[int] = set()
 
-    def note(name: str, gradient: torch.Tensor, label: str) -> None:
+    def note(name: str, gradient: torch.Tensor, label: str, *, is_given: bool) -> None:
+        assert is_given
         seen.add(gradient.untyped_storage().data_ptr())
-        reduce(name, gradient, label)
+        reduce(name, gradient, label, is_given=is_given)
 
     plan.reduce_gradient = note  # type: ignore[method-assign]
     for rank in range(world.size):
@@ -224,6 +225,47 @@ def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
     sums = {bucket.gradients.untyped_storage().data_ptr() for bucket in buckets}
     assert world.rank == 0 or sums & seen
     trainer.step()
+
+
+class Entangled(nn.Module):
+    """Large parameters whose gradients are read again: by a later node, as another one, by callers.
+
+    With gradients g and h of its results that of `first` is g, which that of `second` is made of;
+    those of `left` and `right` are one tensor, and that of `direct` is h itself.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        for name in ("first", "second", "left", "right", "direct"):
+            self.register_parameter(name, nn.Parameter(torch.zeros(count)))
+
+    def forward(self, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        both = (self.left + self.right) * 5
+        return (self.first + self.second * factor) * 3 + both, self.direct + 0 * factor
+
+
+@ranks(2, 3)
+def test_a_gradient_that_is_read_again_is_not_written_to(world: World) -> None:
+    """Sums are laid into gradients that a graph gives away, so it must give no others."""
+    torch._dynamo.reset()
+    count = 300_007
+    model = Entangled(count)
+    trainer = POS_Trainer(model, "sgd", {"lr": 1.0}, world=world)
+    run = torch.compile(model, backend=kadril_backend, options={"inner": "eager"})
+    steps = torch.arange(count, dtype=torch.float32) % 7
+    factor = steps + 1
+    pulls = [(steps + rank, steps * 2 - rank) for rank in range(world.size)]
+    given = [each.clone() for each in pulls[world.rank]]
+    results = run(factor)
+    for rank in range(world.size):  # the last one finds what others have posted
+        if rank == world.rank:
+            torch.autograd.backward(results, given)
+        world.transport.barrier()
+    assert all(map(torch.equal, given, pulls[world.rank]))
+    trainer.step()
+    # Sums of integers below 2 ** 24.
+    expected = mean([[3 * g, 3 * g * factor, 5 * g, 5 * g, h] for g, h in pulls])
+    assert_same(model.parameters(), [-each for each in expected if each is not None])
 
 
 @pytest.mark.long  # inductor compiles for tens of seconds

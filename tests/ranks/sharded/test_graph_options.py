@@ -101,7 +101,9 @@ class PartPlan:
         length = self.parameters[name].numel()
         return [length * (r + 1) // self.size - length * r // self.size for r in range(self.size)]
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         counts = self.counts(name)
         part = gradient.new_empty(counts[self.rank])
         self.world.transport.reduce_scatterv(

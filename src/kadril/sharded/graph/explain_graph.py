@@ -27,7 +27,7 @@ from kadril.sharded.graph.explanation import Explanation, GraphExplanation
 from kadril.sharded.graph.gradient_plan import GradientPlan
 from kadril.sharded.graph.graph_gradients import ParameterGradient
 from kadril.sharded.graph.liveness import NodeMemory, live_memory
-from kadril.sharded.graph.operators import REDUCE, SEND
+from kadril.sharded.graph.operators import GIVE, REDUCE, SEND
 from kadril.sharded.graph.options import CompileOptions
 from kadril.sharded.graph.owner_plan import owners_by_rule
 from kadril.sharded.graph.reduce_pass import reduce_gradients
@@ -67,7 +67,9 @@ class ShownPlan:
         """Return the rank that would get the gradient."""
         return self.owners[name]
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         """Do nothing: the graph is not run."""
 
     def note_dropped(self, name: str) -> None:
@@ -219,7 +221,7 @@ def describe(
     owners = {gradient.name: plan.owner_of(gradient.name) for gradient in gradients}
     notes = {gradient.node.name: f"gradient of {gradient.name}" for gradient in gradients}
     for node in graph.nodes:
-        if node.target in (REDUCE, SEND):
+        if node.target in (GIVE, REDUCE, SEND):
             name = node.args[3]
             notes[node.name] = reduction_note(name, owners[name], plan.rank, is_partitioned)
     return GraphExplanation(

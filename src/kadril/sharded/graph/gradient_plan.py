@@ -38,17 +38,20 @@ class GradientPlan(Protocol):
         """
         ...
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         """Bring a gradient to its owners.
 
         On a rank that owns all of it the reduced gradient replaces `gradient`, in place. Elsewhere
-        `gradient` must not be changed: other nodes of the graph may still read it. It may be kept:
-        the graph does not write to its memory again.
+        `gradient` must not be changed, unless it is given: other nodes of the graph may still read
+        it. It may be kept: the graph does not write to its memory again.
 
         Args:
             name: of the parameter.
             gradient: of the parameter's shape, and contiguous on its owner.
             label: what this call is, for plans whose ranks make it together: name, place and total.
+            is_given: whether its memory is the plan's from now on, since nobody reads it again.
 
         Raises:
             MismatchError: ranks that reduce together come with different gradients; on all of them.

@@ -3,6 +3,7 @@
     token = begin_gradients(key, total)
     reduce_gradient_(gradient, token, key, name, 0, total)      the owner: in place
     send_gradient(gradient, token, key, name, 1, total, ...)    everyone else
+    give_gradient_(gradient, token, key, name, 2, total)        the same, where it is not read again
 
 All of them but the first mutate the token. So none is dead code where its gradient is dropped, and
 no compiler may change their order, although they have nothing else in common. The token also holds
@@ -25,7 +26,16 @@ from kadril.errors import KadrilError, MismatchError
 from kadril.sharded.graph.registry import Registration, registration
 from kadril.sharded.ownership.gradient_memory import raw_grad
 
-__all__ = ["BEGIN", "REDUCE", "SEND", "begin_gradients", "reduce_gradient_", "send_gradient"]
+__all__ = [
+    "BEGIN",
+    "GIVE",
+    "REDUCE",
+    "SEND",
+    "begin_gradients",
+    "give_gradient_",
+    "reduce_gradient_",
+    "send_gradient",
+]
 
 
 # Keeps the operators declared.
@@ -36,6 +46,7 @@ SCHEMAS = (
     "begin_gradients(str key, int total) -> Tensor",
     f"reduce_gradient_(Tensor(a!) gradient, {CALL}) -> ()",
     f"send_gradient(Tensor gradient, {CALL}, bool is_dropped) -> ()",
+    f"give_gradient_(Tensor(a!) gradient, {CALL}) -> ()",
 )
 
 
@@ -66,7 +77,7 @@ def send_gradient(
     total: int,
     is_dropped: bool,
 ) -> None:
-    """Give a gradient away: to its owner, or each rank its part.
+    """Send a gradient: to its owner, or each rank its part.
 
     Args:
         gradient: stays as it is.
@@ -77,6 +88,28 @@ def send_gradient(
         total: number of them.
         is_dropped: whether the graph does not hand the gradient out.
     """
+    send(gradient, token, key, name, place, total, is_dropped=is_dropped, is_given=False)
+
+
+def give_gradient_(
+    gradient: torch.Tensor, token: torch.Tensor, key: str, name: str, place: int, total: int
+) -> None:
+    """Send a gradient that the graph neither reads again nor hands out, memory and all."""
+    send(gradient, token, key, name, place, total, is_dropped=True, is_given=True)
+
+
+def send(
+    gradient: torch.Tensor,
+    token: torch.Tensor,
+    key: str,
+    name: str,
+    place: int,
+    total: int,
+    *,
+    is_dropped: bool,
+    is_given: bool,
+) -> None:
+    """Send a gradient, or keep it where the graph was told to."""
     found = registration(key)
     take_turn(found, token, name, place)
     is_kept = is_dropped and found.keeps_local
@@ -88,17 +121,17 @@ def send_gradient(
     elif is_dropped:
         found.dropped.add(name)
     if not is_kept or found.plan.owner_of(name) is not None:
-        reduce_with(found, gradient, name, place, total)
+        reduce_with(found, gradient, name, place, total, is_given=is_given)
 
 
 def declare() -> None:
     """Make the operators known to torch."""
     for schema in SCHEMAS:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    for function in (begin_gradients, reduce_gradient_, send_gradient):
+    for function in (begin_gradients, reduce_gradient_, send_gradient, give_gradient_):
         LIBRARY.impl(function.__name__, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake("kadril::begin_gradients", fake_token, lib=LIBRARY)
-    for name in ("reduce_gradient_", "send_gradient"):
+    for name in ("reduce_gradient_", "send_gradient", "give_gradient_"):
         torch.library.register_fake(f"kadril::{name}", lambda *_: None, lib=LIBRARY)
 
 
@@ -113,6 +146,7 @@ declare()
 BEGIN = torch.ops.kadril.begin_gradients.default
 REDUCE = torch.ops.kadril.reduce_gradient_.default
 SEND = torch.ops.kadril.send_gradient.default
+GIVE = torch.ops.kadril.give_gradient_.default
 
 
 def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -> None:
@@ -128,12 +162,18 @@ def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -
 
 
 def reduce_with(
-    found: Registration, gradient: torch.Tensor, name: str, place: int, total: int
+    found: Registration,
+    gradient: torch.Tensor,
+    name: str,
+    place: int,
+    total: int,
+    *,
+    is_given: bool = False,
 ) -> None:
     """Reduce through the plan; where ranks disagree, say what that means for graphs."""
     try:
         label = f"gradient {place + 1} of {total}: {name}"
-        found.plan.reduce_gradient(name, gradient, label)
+        found.plan.reduce_gradient(name, gradient, label, is_given=is_given)
     except MismatchError as error:
         raise MismatchError(
             f"{error}\nThe backward graphs of the ranks are not the same: this rank came with the"

@@ -82,7 +82,9 @@ class OwnerPlan:
         """Return the rank that gets the gradient."""
         return self.owners[name]
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         """Reduce a gradient to its owner, in place there; collective."""
         self.transport.reduce(
             gradient.contiguous(),

@@ -33,7 +33,7 @@ def curve_of(graph: GraphExplanation) -> Curve:
     reductions = [
         place
         for place, node in enumerate(graph.after)
-        if node.target.startswith(("reduce_gradient_", "send_gradient"))
+        if node.target.startswith(("reduce_gradient_", "send_gradient", "give_gradient_"))
     ]
     return Curve(before, [node.live for node in graph.after], reductions)
 

@@ -4,7 +4,7 @@
     ------                     -------                        ----------------------------------
                                token = begin_gradients        token = begin_gradients
     gw = mm(dy, x)             gw = mm(dy, x)                 gw = mm(dy, x)
-                               send_gradient(gw, token, 0)    send_gradient(gw, token, 0)
+                               send_gradient(gw, token, 0)    give_gradient_(gw, token, 0)
                                                               (gw is freed here)
     dx = mm(dy, w)             dx = mm(dy, w)                 dx = mm(dy, w)
     ...                        ...                            ...
@@ -28,7 +28,7 @@ from kadril.sharded.graph.graph_gradients import (
     storage_key,
     value_of,
 )
-from kadril.sharded.graph.operators import BEGIN, REDUCE, SEND
+from kadril.sharded.graph.operators import BEGIN, GIVE, REDUCE, SEND
 from kadril.sharded.graph.options import Order
 from kadril.sharded.graph.registry import Registration
 
@@ -106,12 +106,15 @@ def add_reductions(
             last, last_place = gradient.node, places[gradient.node]
         is_owner = plan.owner_of(gradient.name) == plan.rank
         node = gradient.node
-        if is_owner and not can_be_overwritten(graph, gradient):
+        is_alone = can_be_overwritten(graph, gradient)
+        if is_owner and not is_alone:
             last = node = add_copy(graph, gradient, last)
         arguments = (node, token, found.key, gradient.name, place, total)
         with graph.inserting_after(last):
             if is_owner:
                 last = graph.call_function(REDUCE, arguments)
+            elif partition_grad and is_alone:
+                last = graph.call_function(GIVE, arguments)
             else:
                 last = graph.call_function(SEND, (*arguments, partition_grad))
         last.meta["val"] = None

@@ -61,7 +61,9 @@ class TrainerPlan:
     def owner_of(self, name: str) -> None:
         """Return None: no rank gets a whole gradient."""
 
-    def reduce_gradient(self, name: str, gradient: torch.Tensor, label: str) -> None:
+    def reduce_gradient(
+        self, name: str, gradient: torch.Tensor, label: str, *, is_given: bool = False
+    ) -> None:
         """Send a gradient to its owners as hooks do; not collective, so the label is not needed."""
         if name not in self._dropped:
             return  # it is handed out too, and will be reduced from `.grad`
@@ -70,7 +72,7 @@ class TrainerPlan:
                 f"the compiled graph gives the gradient of {name!r} away, but the trainer keeps"
                 " gradients: make it with stage=2, or compile with partition_grad=False"
             )
-        self._gradients.arrived_in_graph(self._places[name], gradient)
+        self._gradients.arrived_in_graph(self._places[name], gradient, is_given=is_given)
 
     def note_dropped(self, name: str) -> None:
         """Note that a compiled graph does not hand this gradient out."""

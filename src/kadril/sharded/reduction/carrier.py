@@ -21,6 +21,7 @@ from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement
 from kadril.sharded.reduction.outbox import open_outbox
 from kadril.sharded.reduction.outbox_carrier import OutboxCarrier
+from kadril.sharded.reduction.outgoing import Hold
 
 __all__ = ["Ask", "Carrier", "choose_carrier"]
 
@@ -49,14 +50,14 @@ class Carrier(Protocol):
         ...
 
     def send(
-        self, bucket: Bucket, gradients: list[torch.Tensor | None], *, are_lent: bool = False
+        self, bucket: Bucket, gradients: list[torch.Tensor | None], hold: Hold = Hold.NOTHING
     ) -> None:
         """Send the next bucket of the cycle.
 
         Args:
             bucket: which.
             gradients: of its parameters, None where there is none. The carrier owns them now.
-            are_lent: whether the caller refers to them until it is called the next time.
+            hold: what the caller keeps of them until it sends the next ones.
         """
         ...
 

@@ -21,6 +21,7 @@ from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
+from kadril.sharded.reduction.outgoing import Hold
 
 if TYPE_CHECKING:
     from kadril.sharded.reduction.carrier import Ask
@@ -57,7 +58,7 @@ class CollectiveCarrier:
         )
 
     def send(
-        self, bucket: Bucket, gradients: list[torch.Tensor | None], *, are_lent: bool = False
+        self, bucket: Bucket, gradients: list[torch.Tensor | None], hold: Hold = Hold.NOTHING
     ) -> None:
         """Reduce a bucket with all ranks, or have that done in the background."""
         self.reduce(bucket, gradients)

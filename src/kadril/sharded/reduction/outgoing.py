@@ -9,18 +9,27 @@ added up.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 
 import torch
 
 from kadril import _native
 from kadril.sharded.reduction.outbox import CutBucket
-from kadril.sharded.reduction.recycled_memory import is_unshared
+from kadril.sharded.reduction.recycled_memory import is_unshared, is_writable
 
-__all__ = ["Outgoing", "SendQueue"]
+__all__ = ["Hold", "Outgoing", "SendQueue"]
 
 # Between two looks at what the others have posted. Few, so that a block is taken from the cache.
 NUM_POSTED_AT_ONCE = 2
+
+
+class Hold(enum.Enum):
+    """What else the sender of gradients holds of them, until it sends the next ones."""
+
+    NOTHING = enum.auto()
+    GIVEN = enum.auto()  # a reference that it does not use any more
+    LENT = enum.auto()  # one through which the gradients may be read
 
 
 class Outgoing:
@@ -29,18 +38,22 @@ class Outgoing:
     Args:
         cut: the bucket and its blocks.
         flat: its gradients, one after the other; None where there are none.
+        is_given: whether nobody reads or writes them any more, whoever refers to them.
 
     Attributes:
         has_sum: whether this rank's part is added up in place.
         is_posted: whether all blocks are posted.
     """
 
-    def __init__(self, cut: CutBucket, flat: torch.Tensor | None) -> None:
+    def __init__(
+        self, cut: CutBucket, flat: torch.Tensor | None, *, is_given: bool = False
+    ) -> None:
         self.cut = cut
         # Views keep what they were made of alive; this one is to be the last to hold its memory.
         self.flat = None if flat is None else flat.data
         self.is_posted = False
         self.has_sum = False
+        self._is_given = is_given
 
     @property
     def num_bytes(self) -> int:
@@ -55,7 +68,9 @@ class Outgoing:
     @property
     def is_private(self) -> bool:
         """Whether nobody else sees the memory of the gradients."""
-        return self.flat is not None and is_unshared(self.flat)
+        if self.flat is None:
+            return False
+        return is_writable(self.flat) if self._is_given else is_unshared(self.flat)
 
     @property
     def own_part(self) -> torch.Tensor | None:

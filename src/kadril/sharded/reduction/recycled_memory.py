@@ -16,7 +16,7 @@ import torch
 
 from kadril.sharded.ownership.ownership_plan import LINE_BYTES
 
-__all__ = ["RecycledMemory", "is_unshared"]
+__all__ = ["RecycledMemory", "is_unshared", "is_writable"]
 
 # Less is not worth a place in the list.
 LEAST_BYTES = 1 << 12
@@ -49,14 +49,19 @@ class RecycledMemory:
         self._pieces.clear()
 
 
-def is_unshared(tensor: torch.Tensor) -> bool:
-    """Whether a tensor that is not a view has the only reference to its memory.
+def is_writable(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is torch's own, and not an array of somebody else's."""
+    # What comes from elsewhere cannot be resized.
+    return tensor.is_cpu and tensor.untyped_storage().resizable()
 
-    Then nobody sees what is written there. Hooks of users may have kept a gradient, or it may be an
-    array of somebody else's.
+
+def is_unshared(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is not a view has the only reference to its memory, which is torch's.
+
+    Then nobody sees what is written there. Hooks of users may have kept a gradient.
     """
     if not tensor.is_cpu:
         return False
     storage = tensor.untyped_storage()
-    # The tensor has one, `storage` another. What comes from elsewhere cannot be resized.
+    # The tensor has one, `storage` another; after two calls of `untyped_storage` there are three.
     return torch._C._storage_Use_Count(storage._cdata) <= 2 and storage.resizable()

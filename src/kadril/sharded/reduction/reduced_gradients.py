@@ -34,6 +34,7 @@ from kadril.sharded.reduction.arrival_hooks import ArrivalHooks
 from kadril.sharded.reduction.carrier import Carrier, choose_carrier
 from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
+from kadril.sharded.reduction.outgoing import Hold
 from kadril.sharded.reduction.round import Round, State
 
 __all__ = ["ReducedGradients"]
@@ -118,12 +119,15 @@ class ReducedGradients:
             with torch.no_grad():
                 self._send_ready()
 
-    def arrived_in_graph(self, place: int, gradient: torch.Tensor) -> None:
+    def arrived_in_graph(
+        self, place: int, gradient: torch.Tensor, *, is_given: bool = False
+    ) -> None:
         """Take a gradient out of a compiled graph.
 
         Args:
             place: of the parameter.
-            gradient: of its shape; others may read it, and nobody writes to it.
+            gradient: of its shape; nobody writes to it.
+            is_given: whether nobody reads it either.
         """
         bucket = self._shards.bucket_of(place)
         tensor = self._shards.parameters.tensors[place]
@@ -134,7 +138,8 @@ class ReducedGradients:
                 self._begin_cycle()
                 self._round.take_turn()
                 self._round.take(bucket.number, 1 << place, is_given=True)
-                self._carrier.send(bucket, [gradient.detach()], are_lent=True)
+                hold = Hold.GIVEN if is_given else Hold.LENT
+                self._carrier.send(bucket, [gradient.detach()], hold)
             else:  # it waits where others do, for the rest of its bucket or for its turn
                 if before is None:
                     tensor.grad = gradient.to(tensor.dtype, copy=True)
