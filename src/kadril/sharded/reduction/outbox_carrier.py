@@ -98,8 +98,10 @@ class OutboxCarrier:
         backward pass; and where gradients are not in the cache any more, adding them up takes
         twice as long. So graphs give what they do not read again.
         """
-        flat = bucket.flatten(gradients)
-        outgoing = Outgoing(self._cut(bucket), flat, is_given=hold is Hold.GIVEN)
+        # In no variable: a reference from here, too, would keep the sum out of the gradients.
+        outgoing = Outgoing(
+            self._cut(bucket), bucket.flatten(gradients), is_given=hold is Hold.GIVEN
+        )
         self._lent = outgoing if hold is Hold.LENT else None
         self._queue.append(outgoing)
         gradients.clear()  # so that nothing else here refers to them: sums may be written into them

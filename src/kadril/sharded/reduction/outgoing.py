@@ -25,7 +25,7 @@ NUM_POSTED_AT_ONCE = 2
 
 
 class Hold(enum.Enum):
-    """What else the sender of gradients holds of them, until it sends the next ones."""
+    """References that the sender of gradients keeps to them, until it sends the next ones."""
 
     NOTHING = enum.auto()
     GIVEN = enum.auto()  # a reference that it does not use any more
