@@ -274,3 +274,20 @@ def test_search_finds_only_the_job_that_is_asked_for() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_search_finds_a_process_that_loads_its_next_program(tmp_path: Path) -> None:
+    """Its environment is empty then: one in a session of its own was missed, and lived on."""
+    script = tmp_path / "again.sh"
+    script.write_text(f"exec sh {script}\n")
+    process = subprocess.Popen(
+        ["sh", str(script)],
+        env={**os.environ, "KADRIL_JOB": "feedbeef02"},
+        start_new_session=True,
+    )
+    try:
+        for _ in range(300):
+            assert [each.pid for each in find_leftovers("feedbeef02")] == [process.pid]
+    finally:
+        process.kill()
+        process.wait()

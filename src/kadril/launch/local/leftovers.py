@@ -28,6 +28,10 @@ from typing import NamedTuple
 __all__ = ["Leftover", "end_leftovers", "find_leftovers", "kill_group", "remove_directory"]
 
 
+# Most seconds to wait for a process that loads its next program.
+EXEC_TIME = 0.5
+
+
 class Leftover(NamedTuple):
     """A process that belongs to a job."""
 
@@ -78,7 +82,7 @@ def _search(job: str, sessions: Collection[int]) -> Iterator[tuple[int, Leftover
                 if entry.stat().st_uid != user:
                     continue
             with suppress(OSError), _pinned(int(entry.name)) as descriptor:
-                variables = _read(entry.path + "/environ").split(b"\0")
+                variables = _environment(entry.path)
                 if mark not in variables and not _lives_in(entry.path, sessions):
                     continue
                 ranks = [word[12:] for word in variables if word.startswith(b"KADRIL_RANK=")]
@@ -104,12 +108,30 @@ def _pinned(pid: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _environment(process: str) -> list[bytes]:
+    # While a process loads its next program its memory is being filled: the environment is empty,
+    # and the code, which comes last, is nowhere. One that is in a session of its own by then would
+    # be missed.
+    deadline = time.monotonic() + EXEC_TIME
+    while not (text := _read(process + "/environ")):
+        fields = _status(process)
+        code, begin, end = int(fields[23]), fields[47], fields[48]
+        is_empty = code != 0 and begin == end
+        if is_empty or not os.path.exists(process + "/exe") or time.monotonic() > deadline:  # noqa: PTH110
+            break  # the dead, and threads of the kernel, run no program
+    return text.split(b"\0")
+
+
 def _lives_in(process: str, sessions: Collection[int]) -> bool:
     if not sessions:
         return False
-    # "pid (name) state parent group session ..."; the name may hold spaces and parentheses.
-    state, _, _, session, *_ = _read(process + "/stat").rpartition(b")")[2].split()
+    state, _, _, session, *_ = _status(process)
     return state not in (b"Z", b"X") and int(session) in sessions
+
+
+def _status(process: str) -> list[bytes]:
+    # "pid (name) state parent group session ..."; the name may hold spaces and parentheses.
+    return _read(process + "/stat").rpartition(b")")[2].split()
 
 
 def _read(path: str) -> bytes:
