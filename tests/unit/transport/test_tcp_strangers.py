@@ -128,6 +128,7 @@ def test_a_listener_that_resets_connections_is_asked_again() -> None:
                 place.connect(Deadline(20.0)).close()
         finally:
             listener.shutdown(socket.SHUT_RDWR)  # also wakes a thread that waits in accept()
+        assert resets.exception() is None, "connections were not reset to the end"
 
 
 def test_a_connection_that_only_one_end_knows_of_is_made_anew() -> None:
