@@ -57,6 +57,7 @@ class Transport(abc.ABC):
             that computes.
         reaches_devices: whether tensors on a device may be given, if the backend takes them.
         shared_memory: what the ranks share, where they share memory; None elsewhere.
+        moves_by_mpi: whether MPI carries its data, as programs written for Horovod ask.
         memory_host: where only ranks of one host share memory, the number of this rank's host:
             `split(memory_host)` gives a transport whose ranks do. None elsewhere.
         on_late: called with the ranks that a call waits for; where None, they are logged.
@@ -71,6 +72,7 @@ class Transport(abc.ABC):
     overlaps: bool
     reaches_devices: bool
     shared_memory: SharedMemory | None
+    moves_by_mpi: bool = False
     memory_host: int | None = None
     on_late: LateListener | None
     hostnames: Sequence[str] = ()

@@ -68,6 +68,7 @@ class MpiTransport(NetworkTransport):
     """A group of ranks connected by MPI."""
 
     kind = "mpi"
+    moves_by_mpi = True
 
     @classmethod
     def open(

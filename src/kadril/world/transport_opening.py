@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 from kadril.config import Config
 from kadril.world.bootstrap import Bootstrap, agree
-from kadril.world.bootstrap.mpi import MpiBootstrap
 from kadril.world.choice import Choice
 from kadril.world.connector import Connector, open_connector
 from kadril.world.hub import Hub
@@ -120,9 +119,8 @@ class Opening:
     def _open_mpi(self, _: str, config: Config) -> Transport:
         from kadril.transport.mpi import MpiTransport
 
-        communicator = cast("MpiBootstrap", self.bootstrap).communicator
         ranks = range(self.bootstrap.size)
-        return MpiTransport.open(communicator, world_ranks=ranks, config=config)
+        return MpiTransport.open(self.bootstrap.communicator, world_ranks=ranks, config=config)
 
     def _open_tcp(self, _: str, config: Config) -> Transport:
         from kadril.transport.tcp import TcpTransport
@@ -159,6 +157,6 @@ def gloo_host(bootstrap: Bootstrap, layout: Layout, config: Config) -> str:
     """The address that gloo listens on; empty where it is to choose itself."""
     if config.interface:
         return address_of(config.interface)
-    if len(layout.hosts) == 1 or bootstrap.kind == "hub":
-        return "127.0.0.1"  # one kernel runs all ranks
-    return bootstrap.address if bootstrap.kind == "tcp" else ""
+    if len(layout.hosts) == 1:
+        return "127.0.0.1"
+    return bootstrap.listen_address

@@ -119,12 +119,12 @@ class World:
     @property
     def uses_mpi(self) -> bool:
         """Whether MPI carries the data, as programs written for Horovod ask."""
-        return self.transport.kind == "mpi"
+        return self.transport.moves_by_mpi
 
     @property
     def communicator(self) -> Any | None:
         """The communicator of mpi4py by which the ranks met; None where they met otherwise."""
-        return self._bootstrap.communicator if isinstance(self._bootstrap, MpiBootstrap) else None
+        return self._bootstrap.communicator
 
     @property
     def is_closed(self) -> bool:
@@ -388,8 +388,8 @@ def build_world(bootstrap: Bootstrap, config: Config, source: str) -> World:
 def find_layout(bootstrap: Bootstrap, cards: list[Card], config: Config) -> tuple[Layout, Hub]:
     """Find the ranks of each host, and a hub of those on this one."""
     layout = Layout.of([card.host for card in cards])
-    if isinstance(bootstrap, HubBootstrap) and len(layout.hosts) == 1:
-        return layout, bootstrap.hub  # the unix-domain socket that they met at is the proof
+    if bootstrap.host_hub is not None and len(layout.hosts) == 1:
+        return layout, bootstrap.host_hub
     return meet_neighbours(bootstrap, cards, timeout=config.connect_timeout)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kadril.errors import RendezvousError
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from kadril.world.hub import Hub
     from kadril.world.layout import Layout
 
 __all__ = ["Bootstrap", "agree", "key_prefix"]
@@ -25,12 +26,17 @@ class Bootstrap(Protocol):
     Attributes:
         rank: of this process.
         size: number of ranks.
-        kind: "hub", "tcp", "store" or "mpi".
+        kind: "hub", "tcp", "store" or "mpi", by which a transport is chosen (`choice.py`).
         job: name of the job, the same on all ranks.
         generation: number of the world within the job, the same on all ranks.
         secret: of the job, which its ranks know and nobody else; None where there is none.
         address: of this rank's host, by which other hosts reach it; empty where it is not known.
+        listen_address: where a transport of this rank is to listen for the others; empty where it
+            chooses by itself.
         listener: on rank 0, a socket that listens for other hosts already; None elsewhere.
+        host_hub: of all ranks, where they met at a unix-domain socket, which proves that one kernel
+            runs them; None elsewhere.
+        communicator: the one of mpi4py by which the ranks met; None where they met otherwise.
     """
 
     rank: int
@@ -40,7 +46,10 @@ class Bootstrap(Protocol):
     generation: int
     secret: bytes | None
     address: str
+    listen_address: str
     listener: socket.socket | None
+    host_hub: Hub | None
+    communicator: Any
 
     def exchange(self, blob: bytes) -> list[bytes]:
         """Give a blob of at most 64 KiB; get those of all ranks, in rank order.

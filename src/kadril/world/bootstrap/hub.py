@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kadril.world.bootstrap.base import key_prefix
 from kadril.world.bootstrap.serving import serve_store
@@ -20,13 +20,13 @@ __all__ = ["HubBootstrap"]
 class HubBootstrap:
     """All ranks of the world in one hub.
 
-    Attributes:
-        hub: of all ranks.
+    The unix-domain socket that they met at proves that they share a host.
     """
 
     kind = "hub"
-    address = "127.0.0.1"
+    address = listen_address = "127.0.0.1"
     listener: socket.socket | None = None
+    communicator: Any = None
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class HubBootstrap:
         timeout: float,
         secret: bytes | None = None,
     ) -> None:
-        self.hub = hub
+        self.host_hub: Hub | None = hub
+        self._hub = hub
         self.rank = hub.rank
         self.size = hub.size
         self.job = job
@@ -47,7 +48,7 @@ class HubBootstrap:
 
     def exchange(self, blob: bytes) -> list[bytes]:
         """See `Bootstrap`."""
-        return self.hub.allgather(blob)
+        return self._hub.allgather(blob)
 
     def store(self, layout: Layout) -> dist.Store:
         """Rank 0 serves on loopback: the unix-domain socket proves that one kernel runs all."""
@@ -58,4 +59,4 @@ class HubBootstrap:
 
     def close(self) -> None:
         """See `Bootstrap`."""
-        self.hub.close()
+        self._hub.close()

@@ -21,6 +21,7 @@ from kadril.world.fields import MAX_OBJECT_BYTES
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from kadril.world.hub import Hub
     from kadril.world.layout import Layout
 
 __all__ = ["MpiBootstrap", "import_mpi"]
@@ -59,8 +60,9 @@ class MpiBootstrap:
 
     kind = "mpi"
     secret: bytes | None = None
-    address = ""
+    address = listen_address = ""
     listener: socket.socket | None = None
+    host_hub: Hub | None = None
 
     def __init__(self, communicator: Any, *, job: str, generation: int, timeout: float) -> None:
         self.communicator = communicator

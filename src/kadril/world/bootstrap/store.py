@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kadril.errors import RendezvousError, name_ranks
 from kadril.world.bootstrap.appointment import make_appointment
@@ -26,6 +26,7 @@ from kadril.world.inet import address_towards
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from kadril.world.hub import Hub
     from kadril.world.layout import Layout
 
 __all__ = ["StoreBootstrap"]
@@ -46,7 +47,10 @@ class StoreBootstrap:
     """
 
     kind = "store"
+    listen_address = ""
     listener: socket.socket | None = None
+    host_hub: Hub | None = None
+    communicator: Any = None
 
     def __init__(
         self,

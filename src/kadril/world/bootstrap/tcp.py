@@ -8,7 +8,7 @@ neither encrypted nor secret.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kadril.config import Config
 from kadril.transport.forked_sockets import close_in_children
@@ -38,6 +38,8 @@ class TcpBootstrap:
     """
 
     kind = "tcp"
+    host_hub: Hub | None = None
+    communicator: Any = None
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class TcpBootstrap:
         self.job = job
         self.generation = generation
         self.secret: bytes | None = secret
-        self.address = address
+        self.address = self.listen_address = address
         self.listener = listener
         self._hub = hub
         self._timeout = timeout
