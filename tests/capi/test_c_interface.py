@@ -39,7 +39,7 @@ def test_an_adapter_in_cpp_runs_every_operation(tmp_path: Path) -> None:
 
 
 def test_communicators_of_mpi(tmp_path: Path) -> None:
-    """From C, with the MPI of the program, and by ctypes, with that of mpi4py."""
+    """Communicators come from C, with the program's MPI, and by ctypes, with that of mpi4py."""
     bin_directory = Path(sys.executable).parent
     mpirun, mpi_include = bin_directory / "mpirun", Path(sys.prefix) / "include"
     if not (mpirun.exists() and (mpi_include / "mpi.h").exists()):

@@ -13,7 +13,7 @@ from kadril import capi
 
 
 def test_cpp_names(tmp_path: Path) -> None:
-    """They are in the namespace of Horovod; `adapter.cc` calls each function."""
+    """All names are in the namespace of Horovod; `adapter.cc` calls each function."""
     names = [
         *horovod_names.CPP_TYPES,
         *horovod_names.CPP_FUNCTIONS,

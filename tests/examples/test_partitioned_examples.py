@@ -52,7 +52,7 @@ def test_data_by_space_in_two_ways() -> None:
 
 @pytest.fixture
 def shut_down() -> Iterator[None]:
-    """For a program that ends within its world."""
+    """Shut down after a program that ends within its world."""
     yield
     kadril.shutdown()
 

@@ -45,7 +45,7 @@ LAUNCHER = """
     ],
 )
 def test_the_table_is_true(playground: Playground, words: list[str]) -> None:
-    """It needs no number of ranks, starts none, and the launcher itself loads no torch."""
+    """The report needs no number of ranks, starts none, and the launcher itself loads no torch."""
     done = subprocess.run(
         [sys.executable, playground.write("check.py", LAUNCHER), *words],
         env=playground.environment(),

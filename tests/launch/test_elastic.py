@@ -66,7 +66,7 @@ def test_a_rank_that_failed_is_replaced(playground: Playground, fault: str) -> N
 
 
 def test_a_spare_takes_the_place_of_a_failed_rank(playground: Playground) -> None:
-    """It waits from the first generation on, and is no rank until it is needed."""
+    """The spare waits from the first generation on, and is no rank until it is needed."""
     result = job(playground, "-np 2 --min-np 2 --spares 1", "kill:7:1")
     check_end(result, 2, expected([(2, STEPS)]))
 

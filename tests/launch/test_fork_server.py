@@ -191,7 +191,7 @@ def test_a_forked_rank_ends_as_one_that_was_started(tmp_path: Path, end: str) ->
 
 
 def test_ranks_draw_different_random_numbers(tmp_path: Path) -> None:
-    """As processes do that were started; what was forked would draw the same otherwise."""
+    """Forked ranks would all draw the same; started processes do not, nor do these."""
     path = tmp_path / "program.py"
     path.write_text("import numpy, random\nprint(numpy.random.rand(), random.random())\n")
     with serving([str(path)], ["numpy", "numpy.random"]) as server:
@@ -201,7 +201,7 @@ def test_ranks_draw_different_random_numbers(tmp_path: Path) -> None:
 
 
 def test_modules_are_loaded_beforehand(tmp_path: Path) -> None:
-    """Those that cannot be loaded are left to the program."""
+    """Modules that cannot be loaded are left to the program."""
     path = tmp_path / "program.py"
     path.write_text("import sys\nprint('numpy' in sys.modules, 'broken_module' in sys.modules)\n")
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('broken')\n")
@@ -281,7 +281,7 @@ LAUNCHER = """
 
 
 def test_ranks_and_server_end_with_the_launcher(tmp_path: Path) -> None:
-    """Also where it is killed; whoever reads the output of the rank then reads its end."""
+    """The launcher may be killed, too; whoever reads the output of the rank then reads its end."""
     path = tmp_path / "program.py"
     path.write_text(WAITS)
     read, write = os.pipe()
@@ -353,7 +353,7 @@ TRAINING = """
 
 
 def test_a_lost_rank_of_a_torch_job_is_forked(playground: Playground) -> None:
-    """It has torch from its first line on, and ends with the weights of the others."""
+    """The new rank has torch from its first line on, and ends with the weights of the others."""
     script = playground.write("train.py", TRAINING)
     ready = playground.directory / "ready"
     words = ["-np", "2", "--min-np", "2", "--spares", "0", "--no-prefix", "-v", script, ready]

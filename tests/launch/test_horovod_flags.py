@@ -1,4 +1,4 @@
-"""horovodrun's flags: each sets an option, is said to have no effect, or is refused."""
+"""Flags of horovodrun: each sets an option, is said to have no effect, or is refused."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_search_finds_only_the_job_that_is_asked_for() -> None:
 
 
 def test_search_finds_a_process_that_loads_its_next_program(tmp_path: Path) -> None:
-    """Its environment is empty then: one in a session of its own was missed, and lived on."""
+    """A process that loads has no environment: one in its own session was missed, and lived on."""
     script = tmp_path / "again.sh"
     script.write_text(f"exec sh {script}\n")
     process = subprocess.Popen(

@@ -131,7 +131,7 @@ def test_batch_norm(world: World) -> None:
 
 @ranks(4)
 def test_frozen_parameters(world: World) -> None:
-    """Only their owner knows that they are; the others must not wait for it."""
+    """Only the owner knows that parameters are frozen; the others must not wait for it."""
     P_x = arranged(everyone(world), [1, 1, 2, 2])
     layer = dnn.DistributedConv2d(P_x, in_channels=1, out_channels=1, kernel_size=3)
     for parameter in layer.parameters():

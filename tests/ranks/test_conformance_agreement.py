@@ -46,7 +46,7 @@ def test_blobs_of_any_length(world: World) -> None:
 
 @on_all_transports
 def test_an_error_of_one_rank_is_raised_by_all(world: World) -> None:
-    """By the rank itself as it is, by the others with its words; and the group stays usable."""
+    """The rank itself raises it as it is, the others with its words; the group stays usable."""
     raise_on_all(world.transport, "save", None, CheckpointError)
     culprit = world.size - 1
     mine = OSError("disk full") if world.rank == culprit else None

@@ -157,7 +157,7 @@ def test_a_barrier_is_passed_only_when_all_have_come(world: World) -> None:
 
 @on_some_ranks
 def test_what_collectives_write_is_no_operation_that_autograd_counts(world: World) -> None:
-    """Over tiers a small sum was: a batch norm refused its backward pass, on some ranks."""
+    """A small sum over tiers was one: a batch norm refused its backward pass, on some ranks."""
     for count in (3, 500, 30_000):
         array, out = torch.ones(count), torch.empty(count * world.size)
         before = (array._version, out._version)

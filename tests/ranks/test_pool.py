@@ -331,7 +331,7 @@ def wait_in_vain(world: World) -> None:
 def test_an_interrupted_test_takes_its_ranks_with_it(
     rank_pool: RankPool, interrupt: Callable[[float], None]
 ) -> None:
-    """They would answer, one day, when the session has long been asking something else."""
+    """Such ranks would answer one day, when the session has long been asking something else."""
     (before,) = rank_pool.run(1, pid_of)
     interrupt(0.2)
     with pytest.raises(Interrupted):
@@ -396,7 +396,7 @@ SESSION = """
 
 
 def test_ranks_do_not_outlive_a_killed_session(tmp_path: Path) -> None:
-    """Its directories are removed by the next session."""
+    """The next session removes the directories of a killed one."""
     script = tmp_path / "lone_session.py"
     script.write_text(textwrap.dedent(SESSION))
     environment = {

@@ -100,7 +100,7 @@ def test_ranks_on_two_hosts_meet(net: HostNetwork, transport: str) -> None:
 
 
 def test_ranks_of_two_hosts_with_two_each_are_tiered() -> None:
-    """By default on several hosts: shared memory inside, our own connections between."""
+    """Tiers are the default on several hosts: shared memory inside, our connections between."""
     with hosts(2, ranks=2, ssh=False) as net, Ranks(4, transport="tiered", network=net) as ranks:
         ranks.start(sum_of_ranks)
         for outcome in ranks.wait(30.0):
@@ -168,7 +168,7 @@ def test_a_one_way_cut_is_told_on_both_sides(whole: HostNetwork) -> None:
 
 @pytest.mark.long
 def test_a_stopped_rank_on_another_host_is_late_and_not_dead(whole: HostNetwork) -> None:
-    """Its kernel answers for it, also when its buffers are full, for longer than a dead one may."""
+    """The kernel answers for such a rank, with full buffers too, for longer than a dead one may."""
     patience = LINK_TIMEOUT + 2.0
     options = {"link_timeout": LINK_TIMEOUT, "patience": patience}
     with Ranks(2, transport="tcp", network=whole, **options) as ranks:

@@ -88,7 +88,7 @@ def wait_in_a_group_of_one_host(world: World) -> list[float]:
 
 
 def test_a_group_of_one_host_does_not_warn_early() -> None:
-    """It logged that rank 0 "has waited 0 s": it looked for other hosts, and has none."""
+    """The group logged that rank 0 "has waited 0 s": it looked for other hosts, and has none."""
     with Ranks(3, transport="tiered", hosts="2+1") as ranks:
         outcomes = ranks.start(wait_in_a_group_of_one_host).wait(30.0)
     assert [outcome.value for outcome in outcomes] == [[]] * 3, outcomes

@@ -30,7 +30,7 @@ def digests(world: World, chunk_bytes: int = 1 << 20) -> list[str]:
 
 
 def test_contiguous_powers_of_two_have_the_bits_of_one_host(rank_pool: RankPool) -> None:
-    """Also with racks of hosts, and however the array is cut into chunks."""
+    """There may be racks of hosts, and the array may be cut into any chunks."""
     one_host = rank_pool.run(4, digests, transport="shm")
     for chunk_bytes in (1 << 20, 20_000):
         tiers = rank_pool.run(4, digests, chunk_bytes, transport="tiered", hosts="2+2")

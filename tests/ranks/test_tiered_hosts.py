@@ -61,7 +61,7 @@ def two_hosts() -> Iterator[HostNetwork]:
 
 
 def test_uneven_hosts_send_no_more_than_they_must(two_hosts: HostNetwork) -> None:
-    """And tiers are what is chosen between two hosts, without being asked for."""
+    """Tiers are what is chosen between two hosts, without being asked for."""
     check_volume(two_hosts, [[0, 1, 2], [3, 4]])
 
 

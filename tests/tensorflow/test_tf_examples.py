@@ -91,7 +91,7 @@ def run_example(name: str, *arguments: str) -> str:
 
 @on_ranks(2)
 def test_a_loop_and_a_fit(world: Any) -> None:
-    """On ranks of the pool, which have loaded TensorFlow already."""
+    """Both run on ranks of the pool, which have loaded TensorFlow already."""
     said = run_example("tensorflow_loop.py")
     fitted = run_example("keras_fit.py", "--epochs", "5")
     if hvd.rank() == 0:

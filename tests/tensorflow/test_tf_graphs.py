@@ -20,7 +20,7 @@ seen: list[int] = []
 
 
 def num_cycles() -> int:
-    """How often ranks have negotiated so far."""
+    """Number of cycles in which ranks have negotiated so far."""
     return int(engine_of(current()).everyone.native.num_cycles)
 
 

@@ -196,7 +196,7 @@ def test_warmup_and_schedule(world: Any, module: str) -> None:
 @FAMILIES
 @pytest.mark.parametrize("corrects", [True, False])
 def test_momentum_is_corrected(world: Any, module: str, corrects: bool) -> None:
-    """By the recurrence of the paper: v' = m * new/old * v - new * g, in powers of two."""
+    """The recurrence of the paper: v' = m * new/old * v - new * g, in powers of two."""
     kit = load(module)
     model = make_model(kit)
     model.compile(kit.optimizers.SGD(0.5, momentum=0.5), "mse")

@@ -22,7 +22,7 @@ from tf_stage import (
 
 
 def arrays(case: Case, dtype: str, size: int) -> list[Any]:
-    """What all ranks give, as numpy computes with it."""
+    """Arrays that all ranks give, as numpy computes with them."""
     return [each.astype(int if dtype in INTEGERS else float) for each in inputs(case, size)]
 
 
@@ -89,7 +89,7 @@ def test_flags_and_adasum(world: Any, mode: str) -> None:
 
 @on_ranks(2)
 def test_factors_have_all_their_bits(world: Any) -> None:
-    """They were floats of 32 bits, in which 30 * 0.7 is below 21, and became 20."""
+    """Factors were floats of 32 bits, in which 30 * 0.7 is below 21, and became 20."""
 
     def make() -> list[Any]:
         tenth = tf.ones([2], tf.float64)

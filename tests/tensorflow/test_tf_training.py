@@ -343,7 +343,7 @@ def test_elastic_states(world: Any) -> None:
 
 @on_ranks(2)
 def test_gradients_meet_those_of_the_same_variables(world: Any) -> None:
-    """Where one is None, the others went under the same name, whichever variables they were of."""
+    """Gradients went under one name where another was None, whichever variables they were of."""
     from kadril.tensorflow.gradient_reduction import GradientReducer, ReductionOptions
 
     reducer = GradientReducer("gaps", ReductionOptions(op=hvd.Sum))
@@ -367,7 +367,7 @@ def test_gradients_meet_those_of_the_same_variables(world: Any) -> None:
 @on_ranks(2)
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
 def test_a_model_with_synchronized_batches_loads_as_it_was(world: Any, tmp_path: Path) -> None:
-    """It was saved under a name that Keras did not look for."""
+    """The layer was saved under a name that Keras did not look for."""
     import kadril.keras
 
     layers = [keras.layers.Input((COLUMNS,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)]

@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 def inputs(case: Case, size: int) -> Arrays:
-    """What each rank gives: 1, 2 and 3, so that a product over four ranks fits into int8."""
+    """Inputs of each rank: 1, 2 and 3, so that a product over four ranks fits into int8."""
     found = []
     for rank in range(size):
         rows = rank + 1 if case.is_uneven else ROWS
@@ -73,7 +73,7 @@ def total(xs: Arrays) -> Arrays:
 
 
 def mean(xs: Arrays) -> Arrays:
-    """Of whole numbers, the whole part."""
+    """Return the mean; of whole numbers, its whole part."""
     whole = all(np.issubdtype(each.dtype, np.integer) for each in xs)
     result = np.sum(xs, axis=0) // len(xs) if whole else np.sum(xs, axis=0) / len(xs)
     return [result] * len(xs)
@@ -98,7 +98,7 @@ def gather(xs: Arrays) -> Arrays:
 
 
 def own_rows(wholes: Arrays, xs: Arrays) -> Arrays:
-    """Of a concatenation, the rows that each rank gave."""
+    """Split a concatenation into the rows that each rank gave."""
     ends = np.cumsum([len(each) for each in xs])
     return [w[end - len(x) : end] for w, x, end in zip(wholes, xs, ends, strict=True)]
 
@@ -117,7 +117,7 @@ def to_root(gs: Arrays) -> Arrays:
 
 
 def extreme_back(choose: Any) -> Callable[[Arrays, Arrays], Arrays]:
-    """To the lowest rank that has the extreme value."""
+    """Give the gradient to the lowest rank that has the extreme value."""
 
     def back(xs: Arrays, gs: Arrays) -> Arrays:
         owner = np.argmax(np.stack(xs) == choose(xs, axis=0), axis=0)
@@ -190,7 +190,7 @@ def split_evenly(x: Any, name: str) -> Any:
 
 
 def assigned(x: Any, name: str) -> Any:
-    """What a variable has after the broadcast."""
+    """Return the value that a variable has after the broadcast."""
     variable = make_variable(np.zeros(x.shape, x.dtype.as_numpy_dtype))
     with tf.control_dependencies([variable.assign(x)]):
         (value,) = hvd.broadcast_([variable], last(), name=name)

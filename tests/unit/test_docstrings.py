@@ -1,26 +1,29 @@
-"""Docstrings of the package read as plain English: they begin with a verb or a noun phrase."""
+"""Docstrings read as plain English: they begin with a verb or a noun phrase."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-import kadril
-
-ROOT = Path(kadril.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("src/kadril", "tests", "benchmarks")
 
 # A docstring that begins with one of these is a clause or a fragment: "What a frame says.", "Of all
-# parcels.", "That it holds.". Say what the thing is ("Kind of a frame."), or what it does.
+# parcels.", "That it holds.". Say what the thing is ("Kind of a frame."), or what it does. One that
+# begins with a pronoun leaves out its subject: "It was refused.".
 CLAUSES = {"That", "What", "Who", "Whose", "Whom", "Which", "Where", "When", "Why", "How"}
-FRAGMENTS = {"As", "Of", "In"}
+FRAGMENTS = {"As", "Of", "In", "To", "By", "For", "From", "Also", "And", "So"}
+PRONOUNS = {"It", "Its", "They", "Their", "These", "Those"}
 
-# Names that are spelled with a small letter, also where they begin a sentence; dotted ones count by
-# their first part.
+# Names that are spelled with a small letter, also where they begin a sentence. So are paths, dotted
+# and called names ("docs/a.md", "gb.GB", "f(x)"), and headings before a colon ("join: ranks that").
 SMALL_NAMES = {"bfloat16", "float16", "gloo", "kadril", "mpi4py", "torch"}
+SMALL_NAME_MARKS = re.compile(r"[/(\[]|\w\.\w|:$")
 
 # Phrases that do not say in English what they are meant to say, and what to write instead.
 PHRASES = {
@@ -32,9 +35,12 @@ PHRASES = {
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the text of each file of the package, by its path within it."""
-    paths = sorted([*ROOT.rglob("*.py"), *ROOT.rglob("*.pyi")])
-    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    """Return the text of each file, by its path within the repository; but for this one."""
+    found = [path for each in FOLDERS for path in (ROOT / each).rglob("*.py*")]
+    paths = sorted(each for each in found if each.suffix in (".py", ".pyi"))
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    del texts[str(Path(__file__).resolve().relative_to(ROOT))]  # it quotes what others must not say
+    return texts
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
@@ -48,11 +54,13 @@ def docstrings(text: str) -> Iterator[tuple[int, str]]:
 def is_fragment(docstring: str) -> bool:
     """Whether a docstring begins neither with a verb nor with a noun phrase, as far as is known."""
     line = docstring.splitlines()[0]
-    word = line.split()[0].strip(",.:;")
-    if word in CLAUSES | FRAGMENTS:
+    start = line.split()[0]
+    word = start.strip(",.:;")
+    if word in CLAUSES | FRAGMENTS | PRONOUNS:
         return True
     is_equation = " = " in line  # "y = F x."
-    return word[0].islower() and not is_equation and word.split(".")[0] not in SMALL_NAMES
+    is_name = word in SMALL_NAMES or SMALL_NAME_MARKS.search(start) is not None
+    return word[0].islower() and not is_equation and not is_name
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
@@ -83,11 +91,16 @@ def test_phrases_that_are_not_english(phrase: str) -> None:
         ("What a frame says.", True),
         ("Of all parcels.", True),
         ("for errors.", True),
+        ("It was refused.", True),
+        ("Also on one rank only.", True),
         ("Whether the outbox still has room.", False),
         ("Number of cached plans.", False),
         ("y[i, j] = x[j, i].", False),
         ("mpi4py, and the MPI library that it finds.", False),
         ("torch.distributed as a carrier.", False),
+        ("join: ranks that have run out of data wait for the others.", False),
+        ("docs/index.md: its links lead somewhere.", False),
+        ("zero_grad() in the middle of a round.", False),
     ],
 )
 def test_the_check_itself(docstring: str, expected: bool) -> None:

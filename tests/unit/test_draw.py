@@ -87,7 +87,7 @@ def split_channels(world: World) -> DistributedConv2d:
 
 
 def test_figures_of_the_guide_are_what_draw_gives(alone: World) -> None:
-    """To make them anew: write the texts where this reads them."""
+    """Figures are made anew by writing the texts where this reads them."""
     halo = DistributedConv2d(partition_of(alone, (1, 1, 2, 2)), 1, 1, 5, padding=2)
     for name, text in {
         "halo.svg": draw(halo, (1, 1, 16, 20)),

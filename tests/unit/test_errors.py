@@ -95,6 +95,6 @@ def test_errors_about_a_peer_name_it_and_the_request(reason: str) -> None:
 
 @pytest.mark.parametrize("text", [str(to_exception(failure("peer_left"), [4, 5])), str(CAUSES[1])])
 def test_a_rank_that_left_may_just_have_ended(text: str) -> None:
-    """It was said to have called close() or shutdown(), of a program that called neither."""
+    """The error said that it called close() or shutdown(), of a program that called neither."""
     assert "has left the group" in text
     assert "program ended, or it called close()" in text

@@ -85,7 +85,7 @@ def test_data_that_needs_no_files() -> None:
 
 
 def test_samples_are_those_of_the_seed(tmp_path: Path) -> None:
-    """From 1 on in percent, below as a fraction; the next numbers of the backend's stream."""
+    """Amounts from 1 on are in percent, fractions below; numbers are the backend's next."""
     write_mnist(tmp_path, packed=False, count=200)
     order = list(range(200))
     np.random.RandomState(5).shuffle(order)

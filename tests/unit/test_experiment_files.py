@@ -123,7 +123,7 @@ def test_every_class_has_neons_path_too() -> None:
 
 
 def test_every_distributed_class_has_a_plain_twin() -> None:
-    """Which takes all that the other one takes, but for the ranks."""
+    """The twin takes all that the other one takes, but for the ranks."""
     twins = {cls for cls in CLASSES.values() if cls.__name__.endswith("LayerDist")}
     twins |= {ke.ConvnetDist, ke.GBDist, ke.MLPDist, ke.LayerWithNoBiasDist}
     for cls in twins - {ke.LocalLayerDist}:

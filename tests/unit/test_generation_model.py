@@ -28,7 +28,7 @@ from kadril.launch.elastic.worker_set import assign_ranks
 
 
 class Phase(enum.IntEnum):
-    """What a process does; see the top of this file."""
+    """State of a process; see the top of this file."""
 
     NEW, WAITING, MEETING, SYNCING, TRAINING, DEAD = range(6)
 
@@ -206,7 +206,7 @@ def launcher_moves(job: Job, broken: Break) -> Iterator[Job]:
 
 @dataclasses.dataclass
 class Seat:
-    """What `assign_ranks` looks at."""
+    """Part of a process that `assign_ranks` looks at."""
 
     place: int
     rank: int

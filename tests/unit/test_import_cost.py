@@ -41,7 +41,7 @@ print("trainer:", *(name for name in ("torch._dynamo",) if name in sys.modules))
 
 
 def test_imports_and_trainers_leave_the_compiler_alone() -> None:
-    """It took two seconds of each process that imported `kadril.nn`.
+    """The compiler took two seconds of each process that imported `kadril.nn`.
 
     In a trainer, it took 70 MiB of each rank, more than a quarter of what torch itself takes.
     """

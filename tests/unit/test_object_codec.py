@@ -1,4 +1,4 @@
-"""Which objects are made of the bytes of an object collective, with and without `allow_pickle`."""
+"""Objects that are made of the bytes of a collective, with and without `allow_pickle`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_arrays_and_tensors_need_no_word(protocol: int) -> None:
 
 
 class Runs:
-    """What a hostile peer would send: a function and its arguments."""
+    """An object that a hostile peer would send: a function and its arguments."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)

@@ -30,7 +30,7 @@ def shown(path: Path) -> str:
 
 @ranks(1, 4, transports=("shm", "c10d", "mpi:openmpi"))
 def test_right_results_pass(world: World, tmp_path: Path) -> None:
-    """With the limit of the manual, and with 0.1 in all elements, which no float holds exactly."""
+    """Right results pass the manual's limit, also with 0.1 in all elements, which no float is."""
     with working_in(tmp_path):
         ddl.init(1, f"-mode n:{world.size}")
         for op in ("sum", "avg"):

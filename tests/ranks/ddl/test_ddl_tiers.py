@@ -117,7 +117,7 @@ def test_a_report_tells_tiers_and_link(world: World) -> None:
 
 @in_pairs
 def test_dimensions_that_are_not_those_of_the_hosts(world: World) -> None:
-    """They are told of, by rank 0, and tiers are those of the real hosts."""
+    """Rank 0 tells of such dimensions, and tiers are those of the real hosts."""
     with logged() as records:
         ddl.init(1, "-mode n:4x1")
     told = [text for text in records if "says 1 host of 4" in text]

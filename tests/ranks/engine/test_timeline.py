@@ -178,7 +178,7 @@ def is_whole(events: list[dict[str, Any]], name: str) -> bool:
 
 @ranks(2)
 def test_a_set_made_later_marks_its_cycles(world: World, tmp_path: Path) -> None:
-    """It used not to. Rank 1 has five ops of its own, one after the other."""
+    """Such a set used not to. Rank 1 has five ops of its own, one after the other."""
     hvd.init(process_sets="dynamic")
     path = tmp_path / "sets.json"
     hvd.start_timeline(str(path), mark_cycles=True)

@@ -38,7 +38,7 @@ def test_bprop_is_what_autograd_finds(pair: tuple[str, str]) -> None:
 
 @ranks(1, 2, 4)
 def test_every_pair_of_layers_on_towers(world: World) -> None:
-    """Also with a stride, which divides no block, and on grids of any form."""
+    """Layers may have a stride, which divides no block, and grids may be of any form."""
     for pair in PAIRS:
         expected = train(make_model(pair, dist=False), SHAPE)
         for autograd in (False, True):

@@ -131,7 +131,7 @@ def write_photographs(folder: Path) -> None:
 
 @ranks(2)
 def test_examples_on_two_ranks(world: World, tmp_path: Path) -> None:
-    """With few images; their files are those that users change."""
+    """Examples run with few images; their files are those that users change."""
     if world.rank == 0:
         write_photographs(tmp_path)
     world.transport.barrier()
@@ -190,7 +190,7 @@ def test_what_is_refused(world: World, tmp_path: Path, folder: Path) -> None:
 
 @ranks(1, 2)
 def test_data_and_layers_that_do_not_match(world: World) -> None:
-    """These were errors of torch, from the middle of the first step."""
+    """Such data used to end in errors of torch, from the middle of the first step."""
     for old, new, words in (
         ("nofm: 6,", "nofm: 5,", "a makes 5 maps of .6, 6., and b takes 6"),
         ("nin: 96", "nin: 95", "c takes 95 inputs, and gets 96"),

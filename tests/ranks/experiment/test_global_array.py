@@ -113,7 +113,7 @@ def test_volumes(world: World) -> None:
 
 @ranks(2)
 def test_blocks_that_the_layer_before_has_left(world: World) -> None:
-    """Their sizes are told, and need not be balanced."""
+    """Sizes of blocks are told, and need not be balanced."""
     rows = 7 if world.rank == 0 else 3
     array = GlobalArray(layer_of((10, 6), (3, 3)), h=rows, w=6, partition=grid(world, (1, 1, 2, 1)))
     assert array.local_array.height == rows

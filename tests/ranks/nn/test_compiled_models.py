@@ -72,7 +72,7 @@ def check_same(model: nn.Module, compiled: Any, P_x: Partition) -> None:
 
 @ranks(2)
 def test_compiled_models(world: World) -> None:
-    """They failed within Dynamo: AssertionError: Expected np.nditer base.
+    """Models failed within Dynamo: AssertionError: Expected np.nditer base.
 
     The backend does all that "eager" does, and traces the backward pass too.
     """
@@ -85,7 +85,7 @@ def test_compiled_models(world: World) -> None:
 
 @ranks(2)
 def test_what_is_between_layers_is_compiled(world: World) -> None:
-    """And nothing of what communicates."""
+    """Nothing of what communicates is compiled."""
     P_x = grid(world, (1, 1, 2, 1))
     graphs: list[torch.fx.GraphModule] = []
 

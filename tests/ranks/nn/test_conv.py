@@ -32,7 +32,7 @@ def test_drawn_cases(world: World, part: int) -> None:
 
 @ranks(4, transports=TRANSPORTS)
 def test_all_padding_modes_on_all_transports(world: World) -> None:
-    """Also widths of padding and kernels that reach over several workers."""
+    """Widths of padding and kernels may reach over several workers."""
     for mode in MODES[1:]:
         for partition in [(1, 1, 2, 2), (2, 1, 1, 2), (1, 1, 4, 1)]:
             settings = {
@@ -133,7 +133,7 @@ def test_half_precision_by_autocast(world: World) -> None:
 
 @ranks(2)
 def test_parameters_on_the_meta_device(world: World) -> None:
-    """They have no values to begin alike with, and were sent all the same."""
+    """Parameters there have no values to begin alike with, and were sent all the same."""
     whole = DistributedConv1d(grid(world, (1, 1, 2)), 2, 2, 3, device="meta")
     P_x, P_w = grid(world, (1, 2, 1)), grid(world, (1, 2, 1))
     split = DistributedConv1d(P_x, 2, 2, 3, device="meta", P_y=grid(world, (1, 1, 1)), P_w=P_w)

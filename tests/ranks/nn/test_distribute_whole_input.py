@@ -16,7 +16,7 @@ from kadril.world import World
 
 @ranks(2, 4)
 def test_the_whole_instead_of_a_block(world: World) -> None:
-    """It was taken for the blocks of a larger input: every row twice, and no error."""
+    """The whole was taken for the blocks of a larger input: every row twice, and no error."""
     x = integer_valued(UNet.shape, seed=1)
     for shape in ((1, 1, 2, world.size // 2), (2, 1, world.size // 2, 1)):
         twin = distribute(make_exact(UNet()), grid(world, shape), x)

@@ -205,7 +205,7 @@ def check_near(got: torch.Tensor, expected: torch.Tensor, name: str) -> None:
 
 @ranks(2)
 def test_layers(world: World) -> None:
-    """They were refused by name, or by torch."""
+    """Second derivatives of layers were refused by name, or by torch."""
     for name, (twin, layer, sizes, P_x, target, makes_one) in cases(world):
         whole = numbers(sizes).requires_grad_()
         mine = block(whole.detach(), P_x).requires_grad_()

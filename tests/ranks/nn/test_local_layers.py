@@ -180,7 +180,7 @@ def test_bad_local_layers(world: World) -> None:
 
 @ranks(1, 2, 4)
 def test_the_adjoint_of_an_exchange_can_be_called(world: World) -> None:
-    """Also as an operator of its own, whose gradient is the exchange."""
+    """The adjoint is an operator of its own as well, whose gradient is the exchange."""
     from kadril.ops.halo import HaloExchanger, widen
 
     P_x = grid(world, (1, world.size))

@@ -84,7 +84,7 @@ def check_halo(world: World, case: Halo) -> None:
 
 
 class Move(NamedTuple):
-    """From any blocks on one partition to any blocks on another."""
+    """A move from any blocks on one partition to any blocks on another."""
 
     source: Sizes
     target: Sizes

@@ -121,7 +121,7 @@ def test_what_needs_no_exchange_makes_none(world: World) -> None:
 
 @ranks(2)
 def test_a_batch_without_elements(world: World) -> None:
-    """It was refused as too small for one worker along the axis of the batch."""
+    """An empty batch was refused as too small for one worker along the axis of the batch."""
     P_x = grid(world, (1, 1, 2, 1))
     assert DistributedMaxPool2d(P_x, 3, 1, 1)(torch.zeros(0, 1, 4, 6)).shape == (0, 1, 4, 6)
     assert DistributedAvgPool2d(P_x, 2)(torch.zeros(0, 1, 4, 6)).shape == (0, 1, 2, 3)

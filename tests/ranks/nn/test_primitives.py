@@ -120,7 +120,7 @@ def test_the_end_of_a_network_that_only_some_have(world: World) -> None:
 
 @ranks(3)
 def test_shapes_may_change_from_call_to_call(world: World) -> None:
-    """Also on one rank only: what moves is decided by all of them together."""
+    """A shape may change on one rank only: what moves is decided by all of them together."""
     P_x, P_y = grid(world, (3, 1)), grid(world, (1, 3))
     layer = nn.Repartition(P_x, P_y)
     for sizes in ([2, 2, 2], [1, 3, 2], [2, 2, 2], [0, 0, 5]):

@@ -120,7 +120,7 @@ def test_sizes_where_torch_has_several_rules(world: World) -> None:
 
 
 def test_weights_are_torchs() -> None:
-    """To the bit for linear interpolation, and to 3 eps for cubic."""
+    """Weights are the same to the bit for linear interpolation, and to 3 eps for cubic."""
     for dtype, precision in ((torch.float32, np.float32), (torch.float64, np.float64)):
         for size, num, scale in [(257, 771, None), (100, 333, None), (64, 147, 2.3), (10, 7, 0.7)]:
             for kind, mode, bound in [("linear", "bilinear", 0), ("cubic", "bicubic", 3)]:

@@ -18,7 +18,7 @@ from kadril.world import World
 
 @ranks(1, 4, transports=TRANSPORTS)
 def test_blocks_along_one_dim_become_blocks_along_another(world: World) -> None:
-    """It is a repartition of the line."""
+    """Such a move is a repartition of the line."""
     x = whole((6, 7, 5))
     P_x, P_y = grid(world, (world.size, 1, 1)), grid(world, (1, world.size, 1))
     there = partial(ops.all_to_all, P_x=P_x, axis=0, split_dim=1, concat_dim=0)

@@ -78,7 +78,7 @@ def test_any_strides(world: World) -> None:
 
 @ranks(2)
 def test_lazily_conjugated_and_negated(world: World) -> None:
-    """Such tensors are only marked by torch; their memory holds other values."""
+    """Torch only marks such tensors; their memory holds other values."""
     x = integer_valued((3, 4), torch.complex128, seed=1, rank=world.rank)
     for name, function in every_primitive(world).items():
         if name == "all_max_reduce":
@@ -268,7 +268,7 @@ def test_data_where_there_should_be_none(world: World) -> None:
 
 @ranks(3)
 def test_blocks_that_differ_are_refused_by_all(world: World) -> None:
-    """Also by ranks that hold no block, and would wait for one."""
+    """Ranks that hold no block refuse them too: they would wait for one."""
     few, everyone = grid(world, (2, 1)), grid(world, (3, 1))
     dtype = torch.float64 if world.rank == 1 else torch.float32
     with pytest.raises(MismatchError, match=r"rank 1: torch.float64"):

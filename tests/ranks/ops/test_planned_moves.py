@@ -38,7 +38,7 @@ def test_one_module_follows_the_blocks(world: World) -> None:
 
 @ranks(2)
 def test_whether_gradients_are_wanted_may_change(world: World) -> None:
-    """Also on one rank only: then the other one is there for the backward pass."""
+    """One rank alone may change it: the other one is there for the backward pass then."""
     P_x = grid(world, (2, 1))
     exchange = nn.HaloExchange(P_x, [(1, 1), (0, 0)])
     add = nn.AllSumReduce(P_x, (0,))

@@ -58,7 +58,7 @@ def reflected(x: torch.Tensor) -> Blocks:
 
 
 def cases(world: World) -> dict[str, Case]:
-    """At least one for each name that `kadril.ops` has."""
+    """Return the cases: at least one for each name that `kadril.ops` has."""
     P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
     one = grid(world, (1, 1))
     halo = [(1, 1), (0, 2)]
@@ -137,7 +137,7 @@ def on_each(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Block
 
 
 def weighed(blocks: Sequence[torch.Tensor], seed: int) -> torch.Tensor:
-    """Their inner product with constants."""
+    """Inner product of tensors with constants."""
     return torch.stack([(integer_valued(x.shape, seed=seed) * x).sum() for x in blocks]).sum()
 
 
@@ -165,7 +165,7 @@ def derivatives(
 
 @ranks(2, transports=TRANSPORTS)
 def test_derivatives_of_all_orders(world: World) -> None:
-    """They were refused; physics-informed networks and gradient penalties need them."""
+    """Second ones were refused; physics-informed networks and gradient penalties need them."""
     values = [integer_valued((3, 4), seed=1, rank=rank) for rank in range(2)]
     for name, case in cases(world).items():
         given = [values[0], values[0]] if case.takes_one else values
@@ -207,7 +207,7 @@ def test_gradgradcheck_of_a_function_of_copies(world: World) -> None:
 
 @ranks(3)
 def test_a_rank_whose_loss_is_linear(world: World) -> None:
-    """Its gradient is a constant: it has to be there for the second derivatives of others."""
+    """A constant gradient: the rank has to be there for the second derivatives of others."""
     P_x = grid(world, (3,))
     for kind in ("backward", "grad"):
         x = integer_valued((2,), seed=1, rank=world.rank).requires_grad_()

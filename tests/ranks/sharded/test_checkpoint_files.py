@@ -34,7 +34,7 @@ def test_files_of_users_stay(world: World, tmp_path: Path) -> None:
 
 @ranks(2)
 def test_an_index_that_was_changed_is_not_loaded(world: World, tmp_path: Path) -> None:
-    """It has the options, and what the user keeps; keys of any kind are as JSON has them."""
+    """The index has the options, and what the user keeps; keys are as JSON has them."""
     trainer = make_trainer(world)
     trainer.set_learning_rate(0.5)
     trainer.save(tmp_path, {"epochs": {2: "a", 10: "b"}})
@@ -106,7 +106,7 @@ def test_sums_that_go_while_they_are_read(world: World, tmp_path: Path) -> None:
 
 @ranks(2)
 def test_a_save_beside_the_training_that_fails_is_told(world: World, tmp_path: Path) -> None:
-    """Also where nobody asks for its result; and its copies do not live as long as its error."""
+    """Nobody has to ask for its result; and its copies do not live as long as its error."""
     trainer = make_trainer(world, size=1000)
 
     def copies() -> int:

@@ -323,7 +323,7 @@ def test_a_new_trainer_has_the_state_that_it_begins_with(world: World) -> None:
 
 @ranks(2)
 def test_classes_that_torch_does_not_have(world: World, tmp_path: Path) -> None:
-    """Their first state is not known, so there is none; the checkpoint says what there is."""
+    """The first state of such a class is not known, so there is none; the checkpoint says so."""
 
     class Own(torch.optim.Adam):
         pass

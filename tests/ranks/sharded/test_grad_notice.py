@@ -34,7 +34,7 @@ def look_by_reading(model: nn.Module) -> object:
 
 @ranks(2, transports=("shm", "c10d"))
 def test_a_clip_that_clips_nothing_says_so(world: World) -> None:
-    """It returned 0.0 and said nothing, and training went on without a clip."""
+    """The clip returned 0.0 and said nothing, and training went on without one."""
     model = make_model()
     trainer = POS_Trainer(model, "sgd", {"lr": 0.5}, world=world)
     for step in range(2):

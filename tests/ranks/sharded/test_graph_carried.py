@@ -151,7 +151,7 @@ def test_compiled_passes_may_be_dropped(world: World) -> None:
 
 @ranks(2, transports=TRANSPORTS)
 def test_a_rank_that_drops_compiled_passes_alone_is_named(world: World) -> None:
-    """Its peer has what was dropped in one sum with what counts. All can go on after it."""
+    """The peer has what was dropped in one sum with what counts. All can go on after it."""
     model, trainer, compiled, _ = make(world)
     compiled(pull_of(world.rank, 7, world.size, SHAPES))
     if world.rank == 1:

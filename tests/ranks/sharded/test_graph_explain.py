@@ -170,14 +170,14 @@ def test_the_parameters_are_not_kept() -> None:
 
 
 class Detached(nn.Linear):
-    """Its outputs do not depend on its parameters, as far as autograd knows."""
+    """A model whose outputs do not depend on its parameters, as far as autograd knows."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x).detach()
 
 
 def test_no_graph_of_parameters_that_are_trained_is_an_error() -> None:
-    """Not compiled, or not trained by the example: either way there is nothing true to show."""
+    """A model not compiled, or not trained by the example: there is nothing true to show."""
     x = torch.ones(1, 2)
     with pytest.raises(StateError, match=r"Detached, though 2 of its parameters.*'weight'"):
         explain(Detached(2, 2), x, quiet=True)

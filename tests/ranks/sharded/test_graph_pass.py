@@ -183,7 +183,7 @@ def test_ranks_that_run_other_layers_are_told(world: World) -> None:
 
 @ranks(2)
 def test_a_gradient_from_outside_of_the_graph_is_refused(world: World) -> None:
-    """It would be missing in the owner's sum, which nobody would notice."""
+    """The gradient would be missing in the owner's sum, which nobody would notice."""
     model = whole(nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False)))
     plan = make_plan(model, world)
     run = compiled(model)

@@ -94,7 +94,7 @@ class Own:
 
 @ranks(2)
 def test_an_object_that_refuses_its_state_is_an_error_on_all(world: World, tmp_path: Path) -> None:
-    """It raised on one rank, after parameters were overwritten; the others waited for that rank."""
+    """One rank raised, after parameters were overwritten, and the others waited for it."""
     trainer = make_trainer(world)
     own = Own(5)
     dcp.save({**everything(trainer), "own": own, "epoch": 1}, tmp_path / "c", world=world)
@@ -212,7 +212,7 @@ class Hoarder(torch.optim.SGD):
 
 @ranks(2)
 def test_state_that_cannot_be_saved_is_an_error_on_all(world: World, tmp_path: Path) -> None:
-    """It was a TypeError on the rank that owns the matrix, for which the other one waited."""
+    """Such state was a TypeError on the rank that owns the matrix; the other one waited for it."""
     parameters, trainer = make(world, Hoarder)
     trainer.save(tmp_path / "c", {"number": 1})
     train(trainer, [*parameters.values()], range(1), shapes=SHAPES)

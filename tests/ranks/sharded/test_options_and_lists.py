@@ -126,7 +126,7 @@ def test_numbers_go_on_after_all_items() -> None:
 
 @ranks(2)
 def test_a_group_is_added_to_a_list_with_a_parameter_twice(world: World) -> None:
-    """It was refused: "two parameters are called 'parameter.2'"."""
+    """Such a group was refused: "two parameters are called 'parameter.2'"."""
     a, b, c, d = make_parameters(((3,), (4,), (5,), (6,)))
     trainer = POS_Trainer([a, a, b], "sgd", {"lr": 0.5}, world=world)
     trainer.add_param_group({"params": [c, c]})
@@ -138,7 +138,7 @@ def test_a_group_is_added_to_a_list_with_a_parameter_twice(world: World) -> None
 
 
 def test_options_of_groups_are_translated() -> None:
-    """Only for names: groups of a class may have anything in them, as torch's do."""
+    """Names have their options translated; groups of a class may have anything, as torch's do."""
     (parameter,) = make_parameters(((3,),))
     given = {"learning_rate": 0.5, "wd": 0.25, "beta1": 0.5, "name": "head", "initial_lr": 1.0}
     groups = read_groups([{"params": [parameter], **given}])
@@ -193,7 +193,7 @@ def test_a_norm_that_is_too_large_is_infinite(world: World) -> None:
 
 @ranks(2)
 def test_the_norm_of_minus_infinity_is_a_minimum(world: World) -> None:
-    """It was a maximum, with a zero for ranks that have no gradients."""
+    """The norm was a maximum, with a zero for ranks that have no gradients."""
     gradients = [torch.tensor([-5.0, 3.0]) + world.rank, torch.empty(0)]
     together = torch.tensor([-5.0, 3.0, -4.0, 4.0])
     expected = float(torch.linalg.vector_norm(together, -math.inf))

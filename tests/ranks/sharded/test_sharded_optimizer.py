@@ -237,7 +237,7 @@ def test_what_programs_for_torchs_class_ask_it(world: World) -> None:
 
 @ranks(2)
 def test_a_gradient_that_one_rank_does_not_have_is_named(world: World) -> None:
-    """Its part would not be stepped, and all others would."""
+    """The part of that rank would not be stepped, and all others would."""
     shapes = ((3,), (50,))
     parameters = make_parameters(shapes)
     optimizer = ShardedOptimizer(parameters, torch.optim.SGD, lr=0.5, world=world)

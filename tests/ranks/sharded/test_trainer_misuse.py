@@ -216,7 +216,7 @@ def test_a_parameter_that_was_moved_is_named(world: World) -> None:
 
 @ranks(2)
 def test_a_trainer_that_cannot_be_made_leaves_parameters_alone(world: World) -> None:
-    """They were shared by then: what one rank did to its own, the other saw."""
+    """Parameters were shared by then: what one rank did to its own, the other saw."""
 
     class Picky(torch.optim.SGD):
         def __init__(self, params: Any, lr: float) -> None:
@@ -238,7 +238,7 @@ def test_a_trainer_that_cannot_be_made_leaves_parameters_alone(world: World) -> 
 
 @ranks(2)
 def test_muon_is_told_of_by_the_parameter_that_is_no_matrix(world: World) -> None:
-    """On every rank, and not only where that parameter is owned."""
+    """Every rank tells of it, and not only the one that owns that parameter."""
     with pytest.raises(UnsupportedError, match=r"'bias' has shape \(3,\)"):
         POS_Trainer(torch.nn.Linear(5, 3), "muon", {"lr": 0.1}, world=world)
 

@@ -74,7 +74,7 @@ def test_what_is_added_to_a_gradient_that_is_not_contiguous(world: World) -> Non
 @ranks(1, 2, 3, transports=TRANSPORTS)
 @pytest.mark.parametrize("stage", [1, 2])
 def test_gradients_stay_when_a_group_is_added(world: World, stage: int) -> None:
-    """Those that were given already were dropped, and those that were not stayed."""
+    """Gradients that were given already were dropped, and those that were not stayed."""
     first, second, late = make(), make(), make()
     trainer = POS_Trainer([first, second], "sgd", {"lr": 1.0}, stage=stage, world=world)
     give(first, 2.0)
@@ -102,7 +102,7 @@ def test_reduced_gradients_stay_when_a_group_is_added(world: World) -> None:
 
 @ranks(2)
 def test_a_group_that_does_not_fit_changes_nothing(world: World) -> None:
-    """It was found out by the rank that owned it, in `step()`, while the others waited."""
+    """The rank that owned it found out, in `step()`, while the others waited."""
     matrix, vector = nn.Parameter(torch.eye(4)), make()
     trainer = POS_Trainer([matrix], torch.optim.Muon, {"lr": 0.1}, world=world)
     with pytest.raises(UnsupportedError, match="Muon steps matrices"):

@@ -32,7 +32,7 @@ OPTIONS = {"weight_decay": 0.25, "momentum": 0.5, "amsgrad": True, "centered": T
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """With an eps that float16 has: with 0 some of them divide 0 by 0."""
+    """Options with an eps that float16 has: with 0 some optimizers divide 0 by 0."""
     known = inspect.signature(getattr(torch.optim, name)).parameters
     options = {"lr": 0.125, **{key: value for key, value in OPTIONS.items() if key in known}}
     if "eps" in known and isinstance(known["eps"].default, float):

@@ -116,7 +116,7 @@ def test_the_last_rank_comes_late(world: World) -> None:
 
 @on_ranks(3, transports=("shm", "c10d"), process_sets="dynamic")
 def test_in_a_process_set(world: World) -> None:
-    """Its members alone learn of it; the other rank waits for them in the set of all ranks."""
+    """Members of the set alone learn of it; the other rank waits for them in the set of all."""
     pair = hvd.add_process_set([0, 2])
     if pair.included():
         op = hvd.allreduce if world.rank == 0 else hvd.allgather
@@ -201,7 +201,7 @@ def test_a_thread_that_has_ended_asks_for_nothing(world: World) -> None:
 
 @on_ranks(2, transports=("c10d",))
 def test_the_thread_of_the_engine_asks_for_nothing(world: World) -> None:
-    """It was taken for one of the user's after a large exchange, for which it starts another."""
+    """A large exchange starts another thread, which was taken for one of the user's."""
     hvd.allreduce(torch.ones(1 << 20), name="large")
     check(OPS["allreduce"], OPS["broadcast"], "allreduce(", "broadcast(")
 
@@ -238,7 +238,7 @@ class Warnings(logging.Handler):
 
 @on_ranks(2, transports=("shm", "c10d"))
 def test_ranks_that_poll_are_warned(world: World, tmp_path: Path) -> None:
-    """They could still ask for the other half, and do: a warning, soon and once, and no error."""
+    """Such ranks could still ask for the other half, and do: one warning, soon, and no error."""
     warnings = Warnings("both.kinds")
     logging.getLogger("kadril").addHandler(warnings)
     try:

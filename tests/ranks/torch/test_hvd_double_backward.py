@@ -186,7 +186,7 @@ CASES = {
 
 
 def values(rank: int, size: int, rows: int, seed: int) -> torch.Tensor:
-    """From 1 to 4 in quarters; an element differs between any two ranks, so that none are tied."""
+    """Quarters from 1 to 4; an element differs between any two ranks, so that none are tied."""
     place = torch.arange(rows * 2, dtype=torch.float64).reshape(rows, 2)
     return 1 + (rank + place + seed) % size + ((place + seed) % 3) / 4
 
@@ -322,7 +322,7 @@ def nodes_of(tensors: Sequence[torch.Tensor]) -> set[str]:
 
 @on_ranks(2, transports=("shm",))
 def test_every_autograd_function_was_differentiated_twice(world: World) -> None:
-    """So that one with a backward pass outside of the graph is noticed, or one without a case."""
+    """A function with a backward pass outside of the graph is noticed, or one without a case."""
     nodes: set[str] = set()
     for case in CASES.values():
         _, first, _ = measured(case, world.rank, world.size)
@@ -358,7 +358,7 @@ def test_a_penalty_on_gathered_features(world: World) -> None:
 
 @on_shm
 def test_reducescatter_and_allgather_are_an_allreduce(world: World) -> None:
-    """Also in second derivatives, whose factors of n have to cancel."""
+    """Second derivatives agree as well: their factors of n have to cancel."""
     size, rank = world.size, world.rank
     found = []
     for chained in (False, True):

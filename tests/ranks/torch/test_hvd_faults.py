@@ -55,7 +55,7 @@ def test_death_at_any_time(seed: int) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "c10d"])
 def test_a_program_ends_with_ops_in_flight(transport: str) -> None:
-    """It forgets shutdown(), and ops that nobody will match: it ends as if it had not."""
+    """The program forgets shutdown(), and ops that nobody will match: it ends as if it had not."""
     with Ranks(2, transport=transport, patience=60.0) as ranks:
         outcomes = ranks.start(hvd_victims.exit_with_ops_in_flight).wait(15.0)
         assert [outcome.exit_code for outcome in outcomes] == [3, 3], [str(x) for x in outcomes]
@@ -181,7 +181,7 @@ def test_ranks_that_poll_for_different_names(world: World) -> None:
 
 @on_ranks(2, 3, transports=SHM, patience=20.0, stall_warning=0.2)
 def test_a_rank_that_is_late_but_comes(world: World) -> None:
-    """It is reported, by name, to those who wait; and then the op goes well."""
+    """A late rank is reported, by name, to those who wait; and then the op goes well."""
     late = world.size - 1
     with Records() as records:
         if world.rank == late:

@@ -100,7 +100,7 @@ def test_an_engine_that_was_left_open(world: World) -> None:
 
 @with_peers
 def test_a_rank_may_leave_as_soon_as_its_own_ops_are_done(world: World) -> None:
-    """It has its result before others have theirs; its leaving must not take theirs away."""
+    """One rank has its result before others have theirs; its leaving must not take theirs away."""
     for turn in range(5):
         count = 50_000 if world.transport.kind == "shm" else 500
         handles = [

@@ -1,4 +1,4 @@
-"""allgather and broadcast: whole tensors that are moved, not changed."""
+"""Allgather and broadcast: whole tensors that are moved, not changed."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_several_threads_submit(world: World) -> None:
 
 @with_peers
 def test_blocking_calls_of_threads_that_wait_for_each_other(world: World) -> None:
-    """These would deadlock in program order: the first of each rank waits for another's last."""
+    """Such calls would deadlock in program order: each rank's first waits for another's last."""
     names = [f"t{i}" for i in range(4)]
     if world.rank % 2:
         names.reverse()

@@ -195,7 +195,7 @@ def scaled_steps(
 @ranks(2, 3)
 @both_ways
 def test_a_grad_scaler_needs_no_ceremony(world: World) -> None:
-    """It unscales what is in flight, and skips a step that others take, unless it has to wait."""
+    """A scaler unscales what is in flight, and skips a step that others take, unless it waits."""
     hvd.init()
     for by_hand in (True, False):
         for fused in (False, True):
@@ -233,7 +233,7 @@ def test_a_grad_scaler_with_a_dynamic_graph(world: World) -> None:
 @ranks(1, 2, 4)
 @both_ways
 def test_lbfgs_steps_as_one_process(world: World) -> None:
-    """Its line search looks at the loss, so ranks part unless loss and gradients are everyone's.
+    """The line search looks at the loss: ranks part unless loss and gradients are everyone's.
 
     Data are small integers and sizes powers of two: means over ranks are exact, so every rank does
     the same arithmetic as one process; only sums within a rank are in another order.

@@ -164,7 +164,7 @@ def test_in_another_world_it_is_set_up_anew(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_an_optimizer_that_is_gone_reduces_nothing(world: World) -> None:
-    """Its hooks would submit requests that nobody waits for."""
+    """Hooks of such an optimizer would submit requests that nobody waits for."""
     hvd.init()
     parameters = make_parameters()
     optimizer = hvd.DistributedOptimizer(momentum_sgd(parameters), op=hvd.Sum)
@@ -180,7 +180,7 @@ def test_an_optimizer_that_is_gone_reduces_nothing(world: World) -> None:
 @ranks(2, 3)
 @both_ways
 def test_models_of_different_shapes_are_told(world: World) -> None:
-    """Also where their buckets are of the same size: elements would be added to strangers."""
+    """Buckets may be of the same size all the same: elements would be added to strangers."""
     hvd.init()
     for ours, theirs in (
         (((3,), (4,)), ((4,), (3,))),

@@ -167,7 +167,7 @@ def test_gradients_are_clipped_after_they_are_reduced(world: World) -> None:
 @ranks(2)
 @both_ways
 def test_synchronize_then_step_reduces_once(world: World) -> None:
-    """Once more would double every sum; with clipped gradients it would go unnoticed.
+    """A second reduction would double every sum; with clipped gradients it would go unnoticed.
 
     As with Horovod there is one warning of it, that names what to write; there was none.
     """

@@ -279,12 +279,12 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(world: World) -> No
 
 
 class OfTheProgram:
-    """What is made by code that its sender chose."""
+    """An object that is made by code that its sender chose."""
 
 
 @ranks(2, 3)
 def test_any_object_travels_where_pickle_is_allowed(world: World) -> None:
-    """Without the word nobody makes it, and all ranks are told by whom and of what."""
+    """Nobody makes it without `allow_pickle`, and all ranks are told by whom and of what."""
     hvd.init()
     mine = OfTheProgram() if world.rank == 1 else None
     with pytest.raises(ValueError, match=r"rank 1 .*allow_pickle=True"):

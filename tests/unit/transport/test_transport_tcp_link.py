@@ -115,7 +115,7 @@ def test_what_is_no_frame_is_refused(
 
 
 def test_a_peer_that_reads_nothing_is_not_dead(ends: tuple[socket.socket, ...]) -> None:
-    """Its kernel acknowledges, with a window of zero."""
+    """The kernel of the peer acknowledges, with a window of zero."""
     a = TcpLink(ends[0], 1)
     a.send(PACKET, memoryview(bytes(64 * MAX_FRAME)), Transfer())
     for _ in range(3):

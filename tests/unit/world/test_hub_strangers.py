@@ -190,7 +190,7 @@ def test_a_replayed_claim(place: Place) -> None:
 
 
 def test_an_impostor_in_the_place_of_rank_0(place: Place) -> None:
-    """He has the socket and not the secret: the peer finds out, and does not send him anything."""
+    """An impostor has the socket, not the secret: the peer finds out, and sends him nothing."""
     peer = Outcome(lambda: place.open(1, 2))
     assert place.listener is not None
     place.listener.setblocking(True)
@@ -235,7 +235,7 @@ def open_place() -> Iterator[Place]:
 
 
 def test_another_user(open_place: Place) -> None:
-    """Even with the secret: he sees that somebody else listens."""
+    """Another user may have the secret: he sees that somebody else listens."""
     server = Outcome(lambda: open_place.open(0, 2))
     with rank_process(open_place, "be_nobody", 1, 2, timeout=2.0) as nobody:
         told = read_line(nobody)
@@ -245,7 +245,7 @@ def test_another_user(open_place: Place) -> None:
 
 
 def test_another_user_who_does_not_look(open_place: Place) -> None:
-    """He skips his own check: rank 0 drops him before a challenge."""
+    """A user who skips his own check: rank 0 drops him before a challenge."""
     server = Outcome(lambda: open_place.open(0, 2))
     with rank_process(open_place, "knock", 1, 2) as nobody:
         assert read_line(nobody) == {"received": ""}

@@ -101,7 +101,7 @@ def test_choice(transport: str, layout: Layout, bootstrap: str, expected: tuple[
 
 @pytest.mark.parametrize("options", [{"tiers": "1x2"}, {"wire_dtype": "bf16"}])
 def test_options_of_tiers_are_heeded_with_one_rank_on_each_host(options: dict[str, str]) -> None:
-    """They were left out there without a word."""
+    """Options were left out there without a word."""
     assert choose_transport(Config(**options), ONE_EACH, "store").kind == "tiered"
     with pytest.raises(ConfigError, match=rf"KADRIL_{next(iter(options)).upper()} .*'c10d'"):
         choose_transport(Config(transport="c10d", **options), ONE_EACH, "store")
