@@ -257,6 +257,18 @@ class Transport(abc.ABC):
         and gets None.
         """
 
+    def duplicate(self, *, patience: float, stall_warning: float) -> Transport:
+        """Make another transport of the same ranks, which waits otherwise; collective.
+
+        Args:
+            patience: see `Config`.
+            stall_warning: likewise.
+
+        Returns:
+            This one itself, where it cannot wait otherwise. The caller closes another one.
+        """
+        return self
+
     def open_flat(self) -> Transport | None:
         """Make a transport of the same ranks that does not know of hosts; collective.
 

@@ -44,7 +44,6 @@ from kadril.transport.network_group import Completion, Packet, as_data, as_memor
 from kadril.transport.network_transport import Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import OPS, CheckedReduction
 from kadril.transport.shared_memory import SharedMemory
-from kadril.transport.shm import ShmTransport
 from kadril.transport.tiers.host_notes import HostNotes
 from kadril.transport.tiers.tier_clock import TierClock
 from kadril.transport.tiers.topology import Topology
@@ -84,17 +83,17 @@ class TierGroup(NetworkTransport):
         topology: which ranks of the group share a host.
         host: the index of this rank's host there.
         local: the ranks of the group on this host.
-        inner: the transport between them.
+        inner: the transport between them, for what follows a meeting.
         outer: the transport between all ranks.
     """
 
     def __init__(
-        self, door: Transport, outer: NetworkTransport, topology: Topology, config: Config
+        self, inner: Transport, outer: NetworkTransport, topology: Topology, config: Config
     ) -> None:
         """Join groups that exist; collective, and both are this one's from now on.
 
         Args:
-            door: the ranks of this host, in the order of the topology, with the options of
+            inner: the ranks of this host, in the order of the topology, with the options of
                 `inner_config`.
             outer: all ranks, with the options of `outer_config`.
             topology: which ranks of `outer` share a host.
@@ -108,19 +107,17 @@ class TierGroup(NetworkTransport):
         self.takes_any_thread = outer.takes_any_thread
         self._clock = TierClock()
         self.outer = outer
-        self.inner = door
-        self._door = door
-        if isinstance(door, ShmTransport):
-            self.inner = door.duplicate(
-                patience=config.patience + 2 * MARGIN, stall_warning=FIRST_LOOK
-            )
-        self._host_notes = HostNotes(door)
+        self._inner_meeting = inner  # where a call begins
+        self.inner = inner.duplicate(
+            patience=config.patience + 2 * MARGIN, stall_warning=FIRST_LOOK
+        )
+        self._host_notes = HostNotes(inner)
         # Not methods of this group: the groups below would keep it alive.
         reference = weakref.ref(self)
         self.outer.on_late = functools.partial(report_late, reference)
         self.outer.on_look = functools.partial(look_inside, reference)
-        self._door.on_late = functools.partial(look_outside, reference, True)
-        if self.inner is not self._door:
+        self._inner_meeting.on_late = functools.partial(look_outside, reference, True)
+        if self.inner is not self._inner_meeting:
             # Whoever is waited for here waits for another host, and reports that itself.
             self.inner.on_late = functools.partial(look_outside, reference, False)
 
@@ -144,7 +141,7 @@ class TierGroup(NetworkTransport):
     def _meet(self, record: Memory) -> Memory:
         length = record.size
         blocks = [np.empty((len(host), length), dtype=np.uint8) for host in self._hosts]
-        gathered = self._inside(self._door.allgather_bytes, as_data(record))
+        gathered = self._inside(self._inner_meeting.allgather_bytes, as_data(record))
         if self._leads:
             blocks[self.host] = np.stack([as_memory(each) for each in gathered])
             self._swap_leaders(blocks)
@@ -189,7 +186,7 @@ class TierGroup(NetworkTransport):
         """
         digest = call.digest()
         record = (digest + bytes(8) + given).ljust(RECORD_BYTES, b"\0")
-        records = self._inside(self._door.allgather_bytes, record)
+        records = self._inside(self._inner_meeting.allgather_bytes, record)
         rows = np.zeros((self.num_hosts, RECORD_BYTES), dtype=np.uint8)
         if self._leads:
             if all(each[:DIGEST_BYTES] == digest for each in records):
@@ -316,7 +313,7 @@ class TierGroup(NetworkTransport):
         else:
             self.outer._fail(failure)
         # Last, since it wakes ranks that then look for what was said.
-        for group in (self._door, self.inner):
+        for group in (self._inner_meeting, self.inner):
             if group.shared_memory is not None:
                 group.shared_memory.channel.revoke()  # without a word in the log: an error is told
 
@@ -328,7 +325,7 @@ class TierGroup(NetworkTransport):
             self._close_inner()
 
     def _close_inner(self) -> None:
-        self._door.close()
+        self._inner_meeting.close()
         self.inner.close()
 
 
@@ -340,7 +337,7 @@ def report_late(reference: weakref.ref[TierGroup], late: Sequence[int], waited: 
 
 
 def look_outside(
-    reference: weakref.ref[TierGroup], is_door: bool, late: Sequence[int], waited: float
+    reference: weakref.ref[TierGroup], is_meeting: bool, late: Sequence[int], waited: float
 ) -> None:
     """Give up if somebody on another host has; called by a rank that waits inside its host."""
     group = reference()
@@ -353,7 +350,7 @@ def look_outside(
         return
     # Also of one that waits for its leader: it must not be taken for the one that is late.
     group.outer._note_waiting()
-    if is_door and waited >= group.config.stall_warning:
+    if is_meeting and waited >= group.config.stall_warning:
         group._report_late(late, waited)
 
 

@@ -32,7 +32,6 @@ from kadril.transport.call import Call, counted, reduction_call, shaped
 from kadril.transport.network_group import Packet, as_data, as_memory
 from kadril.transport.network_transport import SPLIT_RECORD, Kernel, NetworkTransport, buffer_of
 from kadril.transport.operands import CheckedMessage, CheckedReduction
-from kadril.transport.shm import ShmTransport
 from kadril.transport.tiers.pipeline import Chunk, Pipeline
 from kadril.transport.tiers.tier_group import ROOM_BYTES, TierGroup
 from kadril.transport.tiers.tier_kernels import TierKernels
@@ -61,9 +60,9 @@ class TieredTransport(TierGroup):
     kind = "tiered"
 
     def __init__(
-        self, door: Transport, outer: NetworkTransport, topology: Topology, config: Config
+        self, inner: Transport, outer: NetworkTransport, topology: Topology, config: Config
     ) -> None:
-        super().__init__(door, outer, topology, config)
+        super().__init__(inner, outer, topology, config)
         self.chunk_bytes = CHUNK_BYTES
         self.limits = WayLimits()
         self._pipeline = Pipeline()
@@ -265,8 +264,8 @@ class TieredTransport(TierGroup):
         with self._calling(call):
             choices = [SPLIT_RECORD.unpack(as_data(row)) for row in self._agree(call, record)]
             self._num_splits += 1
-            door = self._inside(lambda: self._door.split(color, key=key))
-            if color is None or door is None:
+            inner = self._inside(lambda: self._inner_meeting.split(color, key=key))
+            if color is None or inner is None:
                 return None
             members = sorted(
                 (their_key, rank)
@@ -274,7 +273,7 @@ class TieredTransport(TierGroup):
                 if takes_part and their_color == color
             )
             ranks = [rank for _, rank in members]
-            return self._subgroup_of(door, ranks, str(color), choices[ranks[0]][-1])
+            return self._subgroup_of(inner, ranks, str(color), choices[ranks[0]][-1])
 
     def open_flat(self) -> Transport:
         """Make a transport of the same ranks that does not know of hosts; collective."""
@@ -286,32 +285,33 @@ class TieredTransport(TierGroup):
             label = f"{self._num_splits}.flat"
             return self.outer._subgroup(range(self.size), label, numbers[0])
 
-    def _subgroup_of(self, door: Transport, ranks: list[int], color: str, number: int) -> Transport:
+    def _subgroup_of(
+        self, inner: Transport, ranks: list[int], color: str, number: int
+    ) -> Transport:
         hosts = [
             tuple(place for place, rank in enumerate(ranks) if rank in host)
             for host in self.topology.hosts
         ]
         hosts = sorted(host for host in hosts if host)
         if len(hosts) == 1:
-            return self._inside(self._group_of_one_host, door)
+            return self._inside(self._group_of_one_host, inner)
         outer = self.outer._subgroup(ranks, f"{self._num_splits}.{color}", number)
         outer.hostnames = self.hostnames
         if len(hosts) == len(ranks):
-            door.close()
+            inner.close()
             return outer
-        group = TieredTransport(door, outer, Topology(tuple(hosts)), self.config)
+        group = TieredTransport(inner, outer, Topology(tuple(hosts)), self.config)
         group.limits = self.limits
         group.hostnames = self.hostnames
         return group
 
-    def _group_of_one_host(self, door: Transport) -> Transport:
+    def _group_of_one_host(self, inner: Transport) -> Transport:
         """Return a group that has nobody outside to look at, and warns as late as any other."""
-        if not isinstance(door, ShmTransport):
-            return door
-        group = door.duplicate(
+        group = inner.duplicate(
             patience=self.config.patience, stall_warning=self.config.stall_warning
         )
-        door.close()
+        if group is not inner:
+            inner.close()
         return group
 
     def close(self) -> None:
