@@ -53,12 +53,18 @@ def test_all_padding_modes_on_all_transports(world: World) -> None:
             )
 
 
+class Subclass(DistributedConv2d):
+    """A user's own, which stays what it is in every form."""
+
+
 @ranks(3)
 def test_parameters_begin_alike_and_are_those_of_the_ordinary_layer(world: World) -> None:
     P_x = grid(world, (1, 1, 3, 1))
     torch.manual_seed(world.rank)
     layer = DistributedConv2d(P_x, 4, 6, 3, 2, 1, 1, 2, False, "reflect", dtype=torch.float64)
     assert isinstance(layer, DistributedFeatureConv2d)
+    assert type(copy.deepcopy(layer)) is DistributedFeatureConv2d
+    assert type(Subclass(P_x, 1, 1, 1)) is Subclass
     torch.manual_seed(0)
     ordinary = torch.nn.Conv2d(
         4, 6, 3, 2, 1, 1, 2, False, padding_mode="reflect", dtype=torch.float64

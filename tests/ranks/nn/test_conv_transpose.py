@@ -10,11 +10,10 @@ from conv_kit import with_whole_numbers
 from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
 
 from kadril.nn.conv.conv_window import TransposedWindow
+from kadril.nn.conv.split_form import SplitForm
 from kadril.nn.conv.transpose import (
-    DistributedChannelConvTranspose1d,
     DistributedConvTranspose1d,
     DistributedConvTranspose2d,
-    DistributedGeneralConvTranspose1d,
 )
 from kadril.nn.conv.transposed_convolution import TransposedConvolution
 from kadril.ops.structure import agree
@@ -76,7 +75,7 @@ def test_form_follows_from_the_partitions(world: World) -> None:
     P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 2, 1), (1, 2, 1), (2, 2, 1)])
     torch.manual_seed(world.rank)
     layer = DistributedConvTranspose1d(P_x, 3, 5, 3, P_y=P_y, P_w=P_w)
-    assert type(layer) is DistributedChannelConvTranspose1d
+    assert isinstance(layer.form, SplitForm)
     torch.manual_seed(0)
     ordinary = torch.nn.ConvTranspose1d(3, 5, 3)
     for name, whole in ordinary.state_dict().items():
@@ -90,12 +89,10 @@ def test_form_follows_from_the_partitions(world: World) -> None:
         assert torch.allclose(got, block(ordinary(x), P_y), rtol=0, atol=1e-4)
     P_x, P_y, P_w = (grid(world, shape) for shape in [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
     general = DistributedConvTranspose1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
-    assert type(general) is DistributedGeneralConvTranspose1d
+    assert isinstance(general.form, SplitForm)
     general.load_state_dict(torch.nn.ConvTranspose1d(1, 2, 3).state_dict())
     with pytest.raises(RuntimeError, match="size mismatch for weight"):
         general.load_state_dict(ordinary.state_dict())
-    with pytest.raises(ValueError, match="splits spatial dims too"):
-        DistributedChannelConvTranspose1d(P_x, 1, 2, 3, P_y=P_y, P_w=P_w)
     with pytest.raises(ValueError, match="give both P_y"):
         DistributedConvTranspose1d(P_x, 1, 2, 3, P_y=P_y)
 
@@ -156,9 +153,7 @@ def test_bad_input(world: World) -> None:
     torch.manual_seed(0)
     ordinary = torch.nn.ConvTranspose1d(2, 4, 3)
     assert torch.equal(layer.state_dict()["weight"], ordinary.weight)
-    with pytest.raises(
-        ValueError, match=r"DistributedFeatureConvTranspose1d.*dim 1 has 3 channels"
-    ):
+    with pytest.raises(ValueError, match=r"DistributedConvTranspose1d.*dim 1 has 3 channels"):
         layer(torch.zeros(1, 3, 4))
     with pytest.raises(ValueError, match=r"dim 2 of the output has 1 .*3 workers along axis 2"):
         layer(torch.zeros(1, 2, int(world.rank == 1)))

@@ -5,8 +5,8 @@ checks and draws them, and taken over. Drawn parameters are those of the partiti
 parameters of a layer that existed before stay the same objects.
 
 How the layer is spread over workers is its form (`conv_form.py`), which follows from the partitions
-that it is given. Every form of every layer has a class of its own name, so that users can ask for
-it, and see it in errors; it adds nothing but the name.
+that it is given. The forms of ordinary convolutions have classes of their own names, so that users
+can ask for them, and see them in errors; these add nothing but the name.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class ConvLayer(SplitParameters):
     torch_class: ClassVar[type[_ConvNd]]
     kind: ClassVar[type[Kind]]
     form_name: ClassVar[FormName | None] = None
-    named_forms: ClassVar[dict[FormName, type[ConvLayer]]] = {}
 
     weight: torch.nn.Parameter | None
     bias: torch.nn.Parameter | None
@@ -66,14 +65,22 @@ class ConvLayer(SplitParameters):
     form: ConvForm
     what: str
 
-    def __init_subclass__(cls, form: FormName | None = None) -> None:
-        """Register a class that is the name of one form of the class before it."""
-        super().__init_subclass__()
-        cls.named_forms = {}
-        if form is not None:
-            cls.form_name = form
-            base: type[ConvLayer] = cls.__bases__[0]
-            base.named_forms[form] = cls
+    def __new__(
+        cls,
+        P_x: Partition | None = None,
+        *_: Any,
+        P_y: Partition | None = None,
+        P_w: Partition | None = None,
+        **__: Any,
+    ) -> Self:
+        """Make an object of the subclass that names the form, if any, as `pathlib.Path` does.
+
+        What copies and loads objects gives the class alone, which is the right one by then.
+        """
+        names = {vars(each).get("form_name"): each for each in cls.__subclasses__()}
+        if P_x is None or not any(names):
+            return super().__new__(cls)
+        return super().__new__(names.get(form_for(P_x, P_y, P_w), cls))
 
     def _draw(
         self,
@@ -122,7 +129,7 @@ class ConvLayer(SplitParameters):
                 f"{cls.__name__}.of takes a torch.nn.{cls.torch_class.__name__}, got"
                 f" {type(layer).__name__}"
             )
-        twin: Self = cls.__new__(cls)
+        twin: Self = cls.__new__(cls, P_x, P_y=P_y, P_w=P_w)
         torch.nn.Module.__init__(twin)
         twin._become(layer, P_x, P_y, P_w, what, overlap)
         return twin.train(layer.training)
@@ -138,8 +145,6 @@ class ConvLayer(SplitParameters):
     ) -> None:
         """Become the twin of a torch layer, with its parameters, in the form of its partitions."""
         name = self.form_name or form_for(P_x, P_y, P_w)
-        # As torch's lazy layers become the layers that they stand for.
-        self.__class__ = self.named_forms.get(name, type(self))
         settings = ConvSettings.of(layer)
         for setting, value in zip(settings._fields[:-1], settings, strict=False):
             setattr(self, setting, value)

@@ -141,37 +141,55 @@ class DistributedConv3d(DistributedConv):
     torch_class = torch.nn.Conv3d
 
 
-class DistributedFeatureConv1d(DistributedConv1d, form="Feature"):
+class DistributedFeatureConv1d(DistributedConv1d):
     """The feature form of `DistributedConv1d`: see `conv_form.py`."""
 
+    form_name = "Feature"
 
-class DistributedFeatureConv2d(DistributedConv2d, form="Feature"):
+
+class DistributedFeatureConv2d(DistributedConv2d):
     """The feature form of `DistributedConv2d`: see `conv_form.py`."""
 
+    form_name = "Feature"
 
-class DistributedFeatureConv3d(DistributedConv3d, form="Feature"):
+
+class DistributedFeatureConv3d(DistributedConv3d):
     """The feature form of `DistributedConv3d`: see `conv_form.py`."""
 
+    form_name = "Feature"
 
-class DistributedChannelConv1d(DistributedConv1d, form="Channel"):
+
+class DistributedChannelConv1d(DistributedConv1d):
     """The channel form of `DistributedConv1d`: see `conv_form.py`."""
 
+    form_name = "Channel"
 
-class DistributedChannelConv2d(DistributedConv2d, form="Channel"):
+
+class DistributedChannelConv2d(DistributedConv2d):
     """The channel form of `DistributedConv2d`: see `conv_form.py`."""
 
+    form_name = "Channel"
 
-class DistributedChannelConv3d(DistributedConv3d, form="Channel"):
+
+class DistributedChannelConv3d(DistributedConv3d):
     """The channel form of `DistributedConv3d`: see `conv_form.py`."""
 
+    form_name = "Channel"
 
-class DistributedGeneralConv1d(DistributedConv1d, form="General"):
+
+class DistributedGeneralConv1d(DistributedConv1d):
     """The general form of `DistributedConv1d`: see `conv_form.py`."""
 
+    form_name = "General"
 
-class DistributedGeneralConv2d(DistributedConv2d, form="General"):
+
+class DistributedGeneralConv2d(DistributedConv2d):
     """The general form of `DistributedConv2d`: see `conv_form.py`."""
 
+    form_name = "General"
 
-class DistributedGeneralConv3d(DistributedConv3d, form="General"):
+
+class DistributedGeneralConv3d(DistributedConv3d):
     """The general form of `DistributedConv3d`: see `conv_form.py`."""
+
+    form_name = "General"

@@ -16,18 +16,9 @@ from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
 __all__ = [
-    "DistributedChannelConvTranspose1d",
-    "DistributedChannelConvTranspose2d",
-    "DistributedChannelConvTranspose3d",
     "DistributedConvTranspose1d",
     "DistributedConvTranspose2d",
     "DistributedConvTranspose3d",
-    "DistributedFeatureConvTranspose1d",
-    "DistributedFeatureConvTranspose2d",
-    "DistributedFeatureConvTranspose3d",
-    "DistributedGeneralConvTranspose1d",
-    "DistributedGeneralConvTranspose2d",
-    "DistributedGeneralConvTranspose3d",
 ]
 
 
@@ -141,39 +132,3 @@ class DistributedConvTranspose3d(DistributedConvTranspose):
 
     num_spatial = 3
     torch_class = torch.nn.ConvTranspose3d
-
-
-class DistributedFeatureConvTranspose1d(DistributedConvTranspose1d, form="Feature"):
-    """The feature form of `DistributedConvTranspose1d`: see `conv_form.py`."""
-
-
-class DistributedFeatureConvTranspose2d(DistributedConvTranspose2d, form="Feature"):
-    """The feature form of `DistributedConvTranspose2d`: see `conv_form.py`."""
-
-
-class DistributedFeatureConvTranspose3d(DistributedConvTranspose3d, form="Feature"):
-    """The feature form of `DistributedConvTranspose3d`: see `conv_form.py`."""
-
-
-class DistributedChannelConvTranspose1d(DistributedConvTranspose1d, form="Channel"):
-    """The channel form of `DistributedConvTranspose1d`: see `conv_form.py`."""
-
-
-class DistributedChannelConvTranspose2d(DistributedConvTranspose2d, form="Channel"):
-    """The channel form of `DistributedConvTranspose2d`: see `conv_form.py`."""
-
-
-class DistributedChannelConvTranspose3d(DistributedConvTranspose3d, form="Channel"):
-    """The channel form of `DistributedConvTranspose3d`: see `conv_form.py`."""
-
-
-class DistributedGeneralConvTranspose1d(DistributedConvTranspose1d, form="General"):
-    """The general form of `DistributedConvTranspose1d`: see `conv_form.py`."""
-
-
-class DistributedGeneralConvTranspose2d(DistributedConvTranspose2d, form="General"):
-    """The general form of `DistributedConvTranspose2d`: see `conv_form.py`."""
-
-
-class DistributedGeneralConvTranspose3d(DistributedConvTranspose3d, form="General"):
-    """The general form of `DistributedConvTranspose3d`: see `conv_form.py`."""
