@@ -36,7 +36,7 @@ ALL_TRANSPORTS = ("shm", "c10d", "mpi:openmpi", "mpi:mpich")
 
 
 @dataclasses.dataclass(frozen=True)
-class Parcel:
+class Payload:
     """A class of the test module: it travels in arguments and in results."""
 
     content: int
@@ -102,13 +102,13 @@ def test_a_world_can_have_options_of_its_own(world: World) -> None:
 # ---- functions called from an ordinary test
 
 
-def double(world: World, parcel: Parcel) -> tuple[int, Parcel]:
-    return world.rank, Parcel(2 * parcel.content)
+def double(world: World, payload: Payload) -> tuple[int, Payload]:
+    return world.rank, Payload(2 * payload.content)
 
 
 def test_results_come_back_by_rank(rank_pool: RankPool) -> None:
-    assert rank_pool.run(3, double, Parcel(4)) == [(rank, Parcel(8)) for rank in range(3)]
-    assert run_on_ranks(1, double, Parcel(1), transport="c10d") == [(0, Parcel(2))]
+    assert rank_pool.run(3, double, Payload(4)) == [(rank, Payload(8)) for rank in range(3)]
+    assert run_on_ranks(1, double, Payload(1), transport="c10d") == [(0, Payload(2))]
 
 
 def gather_lists(world: World, counts: list[int]) -> list[int]:
