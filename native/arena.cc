@@ -38,9 +38,9 @@ namespace {
 
 constexpr uint64_t page = 4096;
 constexpr uint64_t heap_alignment = 2 << 20;
-// Added to every heap. Ranks walk over the same place of all heaps at once; were these a power of
-// two apart, caches that hash addresses would take them for each other (measured: ten times
-// slower).
+// Added to every heap. Ranks walk over the same place of all heaps at once; were these a
+// power of two apart, caches that hash addresses would take them for each other
+// (measured: ten times slower).
 constexpr uint64_t heap_skew = 17 * page;
 // Below this many bytes asking how much room there is would cost more than the memory.
 constexpr uint64_t ask_for_room_from = 1 << 20;
@@ -57,8 +57,8 @@ int open_named() {
     std::snprintf(name + 8 + 2 * i, 3, "%02x", random[i]);
   }
   const int descriptor = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-  // Peers get the descriptor, so the name need not outlive this line, and no crash can leave it
-  // behind.
+  // Peers get the descriptor, so the name need not outlive this line, and no crash
+  // can leave it behind.
   if (descriptor >= 0) shm_unlink(name);
   return descriptor;
 }

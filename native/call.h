@@ -1,5 +1,5 @@
-// A call: what one member of a channel asks for, and how it is compared with what the others ask
-// for.
+// A call: what one member of a channel asks for, and how it is compared with
+// what the others ask for.
 #pragma once
 
 #include <cstdint>

@@ -140,8 +140,8 @@ Error Channel::check_usable(const Call& call) {
 void Channel::post() {
   ++num_posts_;
   Slot& mine = slot(me_);
-  // Sequentially consistent, as is a sleeper's announcement: either it sees the post or we see the
-  // sleeper.
+  // Sequentially consistent, as is a sleeper's announcement: either it sees the post
+  // or we see the sleeper.
   mine.word.fetch_add(one_post, std::memory_order_seq_cst);
   if (mine.num_sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(mine.word);
 }

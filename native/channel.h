@@ -1,7 +1,7 @@
 // A channel: the ordered meeting point of the members of one partition on one host.
 //
-// Each member has a slot on a shared board. Its *word* counts the meetings that the member has
-// reached:
+// Each member has a slot on a shared board. Its *word* counts the meetings that
+// the member has reached:
 //
 //     31                                  2   1        0
 //     +------------------------------------+--------+---------+
@@ -36,8 +36,8 @@
 
 namespace kadril {
 
-inline constexpr size_t inline_bytes =
-    4096;  // a call that gives no more needs only its first meeting
+// A call that gives no more needs only its first meeting.
+inline constexpr size_t inline_bytes = 4096;
 
 // What a member shows the others at the first meeting of a call.
 struct Posting {

@@ -54,8 +54,8 @@ Error reduce(Channel& channel, Call call, const void* source, void* target);
 
 Error broadcast(Channel& channel, Call call, void* memory);
 
-// Member m gives counts[m] elements; the target has their sum. The source may be its part of the
-// target.
+// Member m gives counts[m] elements; the target has their sum. The source may be
+// its part of the target.
 Error allgatherv(Channel& channel, Call call, const void* source, void* target,
                  std::span<const uint64_t> counts);
 

@@ -71,11 +71,11 @@ class QuickerCopy {
  private:
   // Less is over before the clock says anything.
   static constexpr size_t least_bytes = 16 << 10;
-  // The clock sees who writes, not who reads: plain stores are found in a cache, streaming ones in
-  // memory. Two ranks whose cores share a cache, where streaming was the quicker one by the clock:
-  // an all-reduce of 1 MiB took 73 us with it and 46 with plain stores, one of 64 MiB 10.4 and 8.2
-  // ms (though one of 256 KiB 32 and 43 us). Where they share none, plain ones take ten times as
-  // long.
+  // The clock sees who writes, not who reads: plain stores are found in a cache, streaming ones
+  // in memory. Two ranks whose cores share a cache, where streaming was the quicker one by the
+  // clock: an all-reduce of 1 MiB took 73 us with it and 46 with plain stores, one of 64 MiB
+  // 10.4 and 8.2 ms (though one of 256 KiB 32 and 43 us). Where they share none, plain ones
+  // take ten times as long.
   static constexpr float worth_it = 3;
   // The slower way has another chance once in so many copies.
   static constexpr uint32_t period = 64;
@@ -90,8 +90,8 @@ class QuickerCopy {
 
   void learn(size_t way, float cost) {
     const float before = cost_[way].load(std::memory_order_relaxed);
-    // A copy that was interrupted says little: what takes longer counts less, and not without
-    // bounds.
+    // A copy that was interrupted says little: what takes longer counts less,
+    // and not without bounds.
     const float part = cost < before ? 0.5f : 0.125f;
     const float after = before == 0 ? cost : before + part * (std::min(cost, 8 * before) - before);
     cost_[way].store(after, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// Element types and reduction operations, as small codes that Python knows too
-// (transport/buffer.py).
+// Element types and reduction operations, as small codes that Python
+// knows too (transport/buffer.py).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Fault injection: named points, compiled in, that tests arm to kill or stop this process just
-// there.
+// Fault injection: named points, compiled in, that tests arm to kill or stop
+// this process just there.
 //
 // A point is "<collective>.<phase>". An unarmed point costs one relaxed load and a comparison.
 #pragma once

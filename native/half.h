@@ -26,8 +26,8 @@ inline void narrow(float value, bfloat16& out) {
   // Adding half of the last kept bit, less one where that bit is even, carries exactly when
   // rounding up.
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  // A NaN must stay one: truncation keeps its sign and payload, and the quiet bit keeps it
-  // non-zero.
+  // A NaN must stay one: truncation keeps its sign and payload, and the quiet
+  // bit keeps it non-zero.
   const uint32_t quiet = (bits >> 16) | 0x40;
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
   out.bits = static_cast<uint16_t>(is_nan ? quiet : rounded);

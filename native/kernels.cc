@@ -112,8 +112,8 @@ KADRIL_INLINE accumulator_t<T> combine(accumulator_t<T> a, accumulator_t<T> b) {
     return any ? a | b : a & b;
   } else if constexpr (op == Op::sum || op == Op::product) {
     if constexpr (std::is_integral_v<A>) {
-      // Wraps around: unsigned arithmetic of at least 32 bits, so that promotion to int cannot
-      // overflow.
+      // Wraps around: unsigned arithmetic of at least 32 bits, so that promotion to
+      // int cannot overflow.
       using U = std::common_type_t<std::make_unsigned_t<A>, uint32_t>;
       const U x = static_cast<U>(a), y = static_cast<U>(b);
       return static_cast<A>(op == Op::sum ? x + y : x * y);
@@ -198,10 +198,10 @@ KADRIL_INLINE void leaf_loop(accumulator_t<T>* to, const T* const* from, int num
   }
 }
 
-// Any number of ranks, pairwise: partial results lie on a stack of blocks that stay in the
-// first-level cache, and two that hold equally many sources become one. The stack is a binary
-// counter of the fours of sources taken so far; what is left at the end becomes one from the top
-// down.
+// Any number of ranks, pairwise: partial results lie on a stack of blocks that stay in
+// the first-level cache, and two that hold equally many sources become one. The stack is
+// a binary counter of the fours of sources taken so far; what is left at the end becomes
+// one from the top down.
 //
 //     sources taken   stack (numbers of sources)
 //     4               [4]              = (x0 + x1) + (x2 + x3)

@@ -15,8 +15,8 @@
 namespace kadril {
 namespace {
 
-// The process id behind a pidfd, in this process's own pid namespace; 0 or less where there is
-// none.
+// The process id behind a pidfd, in this process's own pid namespace; 0 or less
+// where there is none.
 int pid_of(int pidfd) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);

@@ -25,8 +25,8 @@ class DeathListener {
 
 class Liveness {
  public:
-  // One descriptor per rank, taken over; -1 for this process itself (and in tests whose ranks are
-  // threads).
+  // One descriptor per rank, taken over; -1 for this process itself (and in tests
+  // whose ranks are threads).
   explicit Liveness(std::vector<int> pidfds);
   ~Liveness();
   Liveness(const Liveness&) = delete;

@@ -5,8 +5,8 @@
 //                |
 //                | for rank 0 | for rank 2 | ... |        each begins at a cache line
 //
-// Blocks are numbered, alike on all ranks. Beside its slots each rank has words that it alone
-// writes:
+// Blocks are numbered, alike on all ranks. Beside its slots each rank has words
+// that it alone writes:
 //
 //     posted      blocks that lie in its slots, or did
 //     taken       blocks of which it needs nothing any more, from anybody

@@ -107,8 +107,8 @@ class Visit {
 
 // Staging memory of a member: two halves, so that one is filled while peers read the other.
 inline constexpr uint64_t chunk_bytes = 512 << 10;
-inline constexpr uint64_t staging_bytes =
-    6 * chunk_bytes;  // two halves in, two halves of results, two that are filled early
+// Two halves in, two halves of results, two that are filled early.
+inline constexpr uint64_t staging_bytes = 6 * chunk_bytes;
 
 inline std::byte* staging_half(const Visit& visit, int member, uint64_t round) {
   return visit.staging(member) + (round & 1) * chunk_bytes;

@@ -41,8 +41,8 @@ const dlpack::ExchangeApi* find_exchange(nb::handle tensor_class) {
   return fits ? exchange : nullptr;
 }
 
-// By kind and size; complex tensors may be conjugated lazily, which is for the caller's closer
-// look.
+// By kind and size; complex tensors may be conjugated lazily, which is for the
+// caller's closer look.
 bool find_dtype(const dlpack::Tensor& tensor, DType& dtype) {
   const auto choose = [&](DType of8, DType of16, DType of32, DType of64) {
     dtype = tensor.bits == 8 ? of8 : tensor.bits == 16 ? of16 : tensor.bits == 32 ? of32 : of64;
@@ -95,8 +95,8 @@ void* look_through_exchange(nb::handle tensor, Call& call) {
       !set_contiguous_shape(seen, call)) {
     return nullptr;
   }
-  // The imaginary part of a conjugate is negated lazily. It has stride 2, but a scalar has no
-  // strides.
+  // The imaginary part of a conjugate is negated lazily. It has stride 2, but a
+  // scalar has no strides.
   if (seen.num_dims == 0 && is_negated(tensor)) return nullptr;
   return static_cast<std::byte*>(seen.data) + seen.byte_offset;
 }

@@ -1,8 +1,8 @@
 // The part of DLPack's C interface (version 1.3) by which a tensor is looked at without being taken
 // hold of.
 //
-// A class that offers it has a capsule "dlpack_exchange_api" in its attribute
-// `__dlpack_c_exchange_api__`.
+// A class that offers it has a capsule "dlpack_exchange_api" in
+// its attribute `__dlpack_c_exchange_api__`.
 #pragma once
 
 #include <cstdint>

@@ -51,9 +51,9 @@ class MovePlan {
     for (const Extents& edge : edges) edges_.push_back(as_box(edge));
   }
 
-  // None once everything has moved; bytes, what all members hold, where that was not planned for;
-  // or a Failure. What comes goes to where it belongs in the target, or one after the other into
-  // `beside`.
+  // None once everything has moved; bytes, what all members hold, where that was not planned
+  // for; or a Failure. What comes goes to where it belongs in the target, or one after the
+  // other into `beside`.
   nb::object run(nb::handle channel, nb::handle source, nb::handle target, nb::handle beside,
                  nb::bytes mine, bool copies, const char* name) {
     const std::string said(mine.c_str(), mine.size());

@@ -237,8 +237,8 @@ bool Conductor::await_work() {
   return true;
 }
 
-// Seconds that a member which waits for others may sleep; not positive where it comes to a cycle by
-// itself.
+// Seconds that a member which waits for others may sleep; not positive where it comes
+// to a cycle by itself.
 double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point now) const {
   if (!lane_->bell().reaches_peers()) return pause_ - seconds_between(start, now);
   double seconds = std::min(1.0, options_.patience);
@@ -249,10 +249,10 @@ double Conductor::seconds_to_sleep(Clock::time_point start, Clock::time_point no
   return std::min(seconds, seconds_between(now, stuck_from));
 }
 
-// Waits for more requests, which are likely to come as long as nobody waits for results: a cycle
-// for many costs as much as one for the first of them. It yields, since whoever asks may need this
-// very core. A large array gains nothing by company, and where all cores compute a yield costs
-// milliseconds.
+// Waits for more requests, which are likely to come as long as nobody waits for results: a
+// cycle for many costs as much as one for the first of them. It yields, since whoever asks may
+// need this very core. A large array gains nothing by company, and where all cores compute a
+// yield costs milliseconds.
 void Conductor::linger(uint32_t cycle) {
   const auto start = Clock::now();
   if (has_large_mail_.load()) return;

@@ -1,6 +1,6 @@
-// The conductor of one process set: takes named requests in any order, finds out what all members
-// have asked for, and has it run. Each set has its own thread, so that a slow set holds up no
-// other.
+// The conductor of one process set: takes named requests in any order, finds out what
+// all members have asked for, and has it run. Each set has its own thread, so that a
+// slow set holds up no other.
 //
 //     callers              the conductor's thread                        other members
 //     submit() --inbox-->    sleep on the bell until there is work
@@ -14,9 +14,9 @@
 // the cycle, asleep. Where members cannot ring each other (no shared memory) one that waits comes
 // again by itself, after a pause that doubles as long as nothing changes.
 //
-// Requests that never meet, such as an allreduce of "x" here and an allgather of "x" there, are no
-// mistake as long as anybody may yet ask for the other half. Nobody does where every member is
-// *stuck*:
+// Requests that never meet, such as an allreduce of "x" here and an allgather of "x"
+// there, are no mistake as long as anybody may yet ask for the other half. Nobody does
+// where every member is *stuck*:
 //
 //              a submitter wakes, or a thread submits for the first time
 //        +------------------------------------------------------------------+

@@ -26,9 +26,9 @@ class Executor {
   // `before_finish` is told of every request just before its completion is done.
   Executor(Lane& lane, FusionOptions options, std::function<void(Request&)> before_finish);
 
-  // Serve the agreements and finish their completions. What cannot be served by its nature is the
-  // completion's failure; an error is the end of the lane, and leaves completions unfinished in
-  // `agreements`.
+  // Serve the agreements and finish their completions. What cannot be served by its nature is
+  // the completion's failure; an error is the end of the lane, and leaves completions
+  // unfinished in `agreements`.
   Error run(std::vector<Agreement>& agreements, Timeline* timeline);
 
  private:

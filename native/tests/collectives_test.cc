@@ -147,9 +147,9 @@ void test_exchange(World& world, Channel& channel, uint64_t count, bool shared) 
   }
 }
 
-// One exchange right after the other, so that a member lays the next one open while a slow one
-// still reads: of changing lengths, other calls between them, one member's memory shared now and
-// then.
+// One exchange right after the other, so that a member lays the next one open while a slow
+// one still reads: of changing lengths, other calls between them, one member's memory
+// shared now and then.
 void exchanges_follow_each_other(int size) {
   World world(size);
   world.run([&](Channel& channel) {
@@ -169,8 +169,8 @@ void exchanges_follow_each_other(int size) {
   });
 }
 
-// A member that has no room for its staging memory: all fail, nothing moves, the channel stays
-// usable.
+// A member that has no room for its staging memory: all fail, nothing moves, the
+// channel stays usable.
 void no_room_for_staging_fails_everywhere() {
   World world(2);
   uint64_t hog;

@@ -363,9 +363,9 @@ void test_a_step_that_ended_in_silence_is_not_served_with_the_next(int size, boo
   }
 }
 
-// A step of member 0 takes back "b" while it is being served, and goes on to its next step: the one of
-// member 1 has not failed. Member 0 alone counted a failed step, and the next one of member 1 was
-// refused.
+// A step of member 0 takes back "b" while it is being served, and goes on to its next step: the
+// one of member 1 has not failed. Member 0 alone counted a failed step, and the next one of
+// member 1 was refused.
 void test_a_request_that_is_cancelled_while_it_is_served() {
   std::vector<float> rows(1, 7), a0(1, 1), a1(1, 2), gathered[2];
   Party party(2);
@@ -435,8 +435,8 @@ void test_steps_that_fail_on_several_members() {
   }
 }
 
-// Steps of two threads, which the members begin in opposite order, have nothing to do with each
-// other.
+// Steps of two threads, which the members begin in opposite order, have nothing
+// to do with each other.
 void test_steps_side_by_side() {
   std::vector<float> x0(1, 1), y0(1, 1), x1(1, 1), y1(1, 1);
   Party party(2);

@@ -199,9 +199,9 @@ class ReadyWaiter {
   std::vector<Waiting> waiting_;
 };
 
-// Submit now, or when the events have happened. `submit(callback, context)` calls the C interface.
-// What is refused at once is returned, and nobody is called; what is refused later is told to the
-// callbacks.
+// Submit now, or when the events have happened. `submit(callback, context)` calls the C
+// interface. What is refused at once is returned, and nobody is called; what is refused later is
+// told to the callbacks.
 template <typename Submit>
 Status start(ReadyEventList events, std::shared_ptr<Pending> pending, Submit submit) {
   auto submit_now = [pending, submit]() -> Status {
