@@ -16,6 +16,7 @@ partition.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Self
 
@@ -27,12 +28,13 @@ from kadril.nn.conv.conv_window import ConvWindow
 from kadril.nn.pool.pool_layer import Size
 from kadril.nn.reach import check_enough, plan_reaches
 from kadril.nn.sharing import refuse_data, same_on_all, spread_together
+from kadril.nn.split_state import collect_whole
 from kadril.ops.box_gather import BoxGather
 from kadril.ops.box_plan import BoxPlan
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition, balanced_intervals
-from kadril.partition.pairing import index_of, text
+from kadril.partition.pairing import text
 
 __all__ = ["DistributedLocallyConnected2d", "WholeLocallyConnected2d", "locally_connected"]
 
@@ -227,21 +229,11 @@ class DistributedLocallyConnected2d(torch.nn.Module):
 
     def _collect(self, mine: torch.Tensor, P_x: Partition) -> torch.Tensor:
         """Return a whole parameter on every rank; collective over the world."""
-        whole = mine.detach().new_empty((*self.output_size, *mine.shape[2:]))
-        if P_x.active:
-            plane = P_x.axis_group([2, 3])
-            members = range(len(plane.ranks))
-            places = [self._place((0, 0, *index_of(each, P_x.shape[2:]))) for each in members]
-            counts = [whole[place].numel() for place in places]
-            flat = whole.new_empty(sum(counts))
-            block = mine.detach().contiguous().view(-1)
-            plane.transport.allgatherv(block, flat, counts, name=f"parameters of {self.what}")
-            for part, place in zip(torch.split(flat, counts), places, strict=True):
-                whole[place] = part.view(whole[place].shape)
-        if len(P_x.root.ranks) > P_x.size:
-            first = P_x.root.ranks.index(P_x.ranks[0])
-            P_x.root.transport.broadcast(whole, first, name=f"parameters of {self.what}")
-        return whole
+        positions = itertools.product(*(range(length) for length in P_x.shape[2:]))
+        places = [self._place((0, 0, *each)) for each in positions]
+        shape = (*self.output_size, *mine.shape[2:])
+        what = f"parameters of {self.what}"
+        return collect_whole(P_x, [2, 3], mine.detach(), places, shape, what)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool

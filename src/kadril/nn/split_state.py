@@ -21,7 +21,7 @@ import torch
 
 from kadril.partition import Interval, Partition
 
-__all__ = ["SplitParameters", "SplitWeight"]
+__all__ = ["SplitParameters", "SplitWeight", "collect_whole"]
 
 
 class SplitWeight(NamedTuple):
@@ -73,29 +73,14 @@ class SplitWeight(NamedTuple):
             mine: this rank's block of it.
             like: has its dtype and device.
         """
-        whole = like.new_empty(self.full_shape(name))
-        if self.P_w.active:
-            self._gather(name, like.new_empty(0) if mine is None else mine.detach(), whole)
-        root = self.P_w.root
-        if len(root.ranks) > self.P_w.size:
-            first = root.ranks.index(self.P_w.ranks[0])
-            root.transport.broadcast(whole, first, name=f"{name} of a split layer")
-        return whole
-
-    def _gather(self, name: str, mine: torch.Tensor, whole: torch.Tensor) -> None:
-        places = list(itertools.product(range(len(self.rows)), range(len(self.columns))))
-        holders = [place for place in places if name == "weight" or place[1] == 0]
-        slices = [self._slices(name, *place) for place in holders]
-        sizes = {place: whole[each].numel() for place, each in zip(holders, slices, strict=True)}
-        counts = [sizes.get(place, 0) for place in places]
-        flat = whole.new_empty(sum(counts))
-        transport = self.P_w.axis_group([1, 2]).transport
-        transport.allgatherv(
-            mine.contiguous().view(-1), flat, counts, name=f"{name} of a split layer"
+        places = [
+            self._slices(name, *place) if name == "weight" or place[1] == 0 else None
+            for place in itertools.product(range(len(self.rows)), range(len(self.columns)))
+        ]
+        block = like.new_empty(0) if mine is None else mine.detach()
+        return collect_whole(
+            self.P_w, [1, 2], block, places, self.full_shape(name), f"{name} of a split layer"
         )
-        parts = torch.split(flat, list(sizes.values()))
-        for part, each in zip(parts, slices, strict=True):
-            whole[each] = part.view(whole[each].shape)
 
     def slice_state(
         self,
@@ -129,6 +114,38 @@ class SplitWeight(NamedTuple):
                 block = self.block(name, whole)
                 if block is not None:
                     state[key] = block.clone()
+
+
+def collect_whole(
+    P: Partition,
+    axes: Sequence[int],
+    mine: torch.Tensor,
+    places: Sequence[tuple[slice, ...] | None],
+    shape: Sequence[int],
+    what: str,
+) -> torch.Tensor:
+    """Return a whole parameter on every rank; collective over the world.
+
+    Args:
+        P: whose workers hold the blocks.
+        axes: along which blocks differ.
+        mine: the block of this rank; without elements where it has none.
+        places: of the blocks of all workers along these axes; None where one has none.
+        shape: of the whole.
+        what: for errors.
+    """
+    whole = mine.new_empty(shape)
+    if P.active:
+        counts = [0 if place is None else whole[place].numel() for place in places]
+        flat = whole.new_empty(sum(counts))
+        block = mine.contiguous().view(-1)
+        P.axis_group(axes).transport.allgatherv(block, flat, counts, name=what)
+        for part, place in zip(torch.split(flat, counts), places, strict=True):
+            if place is not None:
+                whole[place] = part.view(whole[place].shape)
+    if len(P.root.ranks) > P.size:
+        P.root.transport.broadcast(whole, P.root.ranks.index(P.ranks[0]), name=what)
+    return whole
 
 
 class SplitParameters(torch.nn.Module):

@@ -54,6 +54,8 @@ class BoxPlan:
         leaves_blocks: whether the gather only agrees on the structure and moves nothing: the layer
             works on its raw block and exchanges the rest itself (strips of convolutions).
         derived: what else the layer has found out, for this worker.
+        is_replicated: whether all boxes are one tensor, which counts once: the adjoint takes blocks
+            of it, instead of adding up what all workers have.
     """
 
     shape: tuple[int, ...]
@@ -64,6 +66,7 @@ class BoxPlan:
     outputs: Blocks = ()
     leaves_blocks: bool = False
     derived: Any = None
+    is_replicated: bool = False
     _workers: dict[tuple[int, ...], WorkerBoxes] = dataclasses.field(
         default_factory=dict, init=False, repr=False
     )
@@ -143,6 +146,7 @@ class WorkerBoxes:
             Side(ranks, plan.shape, plan.sources, self.index),
             periods=plan.periods,
             fill=plan.fill,
+            is_replicated=plan.is_replicated,
         )
 
     def cut(self, x: torch.Tensor) -> torch.Tensor:
@@ -183,6 +187,7 @@ def plan_boxes(
     *,
     fill: float = 0.0,
     outputs: Blocks = (),
+    is_replicated: bool = False,
     what: str,
 ) -> BoxPlan:
     """Plan a box gather.
@@ -194,6 +199,7 @@ def plan_boxes(
         edges: what is beyond the ends, for each dim or for all: see `edges.EDGES`.
         fill: the value of "zeros".
         outputs: what each position makes of its box; for layers.
+        is_replicated: whether all boxes are one tensor, which counts once.
         what: for errors.
 
     Raises:
@@ -202,7 +208,7 @@ def plan_boxes(
     chosen = (edges,) * len(shape) if isinstance(edges, str) else tuple(edges)
     for dim, (have, need, edge) in enumerate(zip(blocks, boxes, chosen, strict=True)):
         check_reach(need, have[-1].stop, edge, f"{what}: dim {dim}")
-    return BoxPlan(shape, blocks, boxes, chosen, fill, outputs)
+    return BoxPlan(shape, blocks, boxes, chosen, fill, outputs, is_replicated=is_replicated)
 
 
 def box_at(blocks: Blocks, index: Sequence[int]) -> list[Interval]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from kadril.errors import MismatchError
 from kadril.nn.distribution.distribute import DistributeError, block_of, distribute, whole_of
-from kadril.nn.distribution.replicas import Cutter, Gatherer
+from kadril.nn.distribution.replicas import Cutter, WholeGatherer
 from kadril.nn.distribution.rules.functions.reshape import group_dims
 from kadril.partition import Partition
 from kadril.testing import integer_valued, ranks
@@ -186,16 +186,17 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
 def test_gathering_and_cutting_are_adjoint(world: World) -> None:
     """Replicated vectors count once: each of two workers has half of their product."""
     P = grid(world, (1, 2))
-    block = integer_valued((3, 2), seed=1, rank=world.rank)
     whole = integer_valued((3, 4), seed=2)
-    gathered = Gatherer(P)(block)
-    blocks = [integer_valued((3, 2), seed=1, rank=rank) for rank in (0, 1)]
-    assert torch.equal(gathered, torch.cat(blocks, dim=1))
-    (Gatherer(P)(block.requires_grad_()) * whole).sum().backward()
-    assert block.grad is not None
-    product = torch.stack([(gathered * whole).sum() / 2, (block.detach() * block.grad).sum()])
-    world.transport.allreduce(product)
-    assert product[0] == product[1]
+    for sizes in ((3, 1), (4, 0), (2, 2)):
+        blocks = [integer_valued((3, size), seed=1, rank=rank) for rank, size in enumerate(sizes)]
+        block = blocks[world.rank].requires_grad_()
+        gathered = WholeGatherer(P)(block).detach()
+        assert torch.equal(gathered, torch.cat(blocks, dim=1))
+        (WholeGatherer(P)(block) * whole).sum().backward()
+        assert block.grad is not None
+        product = torch.stack([(gathered * whole).sum() / 2, (block * block.grad).sum()]).detach()
+        world.transport.allreduce(product)
+        assert product[0] == product[1]
 
     x = whole.clone().requires_grad_()
     cut = Cutter(P)(x)

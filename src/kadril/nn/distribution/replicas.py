@@ -12,21 +12,20 @@ gather has to be the same on all workers: the same layers, the same loss, `backw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from kadril.ops import zero_volume_tensor
+from kadril.ops.box_gather import BoxGather
+from kadril.ops.box_plan import Blocks, BoxPlan, box_at, plan_boxes
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
-from kadril.ops.moves.carriers import run_moves
-from kadril.ops.moves.move_plan import Moves, Side, Slices, plan_moves
-from kadril.ops.structure import PlanCache, agree
+from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.moves.carriers import MoveOperator
+from kadril.ops.structure import PlanCache, Structure
 from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import text
-from kadril.transport.base import Transport
 
-__all__ = ["Cutter", "Gatherer", "block_of", "whole_of"]
+__all__ = ["Cutter", "WholeGatherer", "block_of", "whole_of"]
 
 
 def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
@@ -53,7 +52,8 @@ def block_of(x: torch.Tensor, P_x: Partition) -> torch.Tensor:
         )
     lengths = P_x.shape[: x.dim()]
     blocks = balanced_blocks(x.shape, lengths, "block_of")
-    return x[slices_of(blocks, P_x.index[: x.dim()])].clone()
+    mine = box_at(blocks, P_x.index[: x.dim()])
+    return x[tuple(slice(each.start, each.stop) for each in mine)].clone()
 
 
 @uncompiled
@@ -75,7 +75,7 @@ def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torc
         ValueError: the partition does not have one axis for each dim.
         MismatchError: the blocks do not fit together.
     """
-    return Gatherer(P_y, what)(y)
+    return WholeGatherer(P_y, what)(y)
 
 
 def balanced_blocks(
@@ -95,24 +95,13 @@ def balanced_blocks(
     return [balanced_intervals(size, length) for size, length in zip(sizes, lengths, strict=True)]
 
 
-def slices_of(blocks: Sequence[Sequence[Interval]], index: Sequence[int]) -> Slices:
-    """The box at a position."""
-    boxes = [each[position] for each, position in zip(blocks, index, strict=True)]
-    return tuple(slice(box.start, box.stop) for box in boxes)
+def plan_whole(shape: tuple[int, ...], blocks: Blocks, what: str) -> BoxPlan:
+    """Plan the gather after which every worker has everything."""
+    whole = [[Interval(0, along[-1].stop)] * len(along) for along in blocks]
+    return plan_boxes(shape, blocks, whole, is_replicated=True, what=what)
 
 
-def plan_gather(P: Partition, blocks: Sequence[Sequence[Interval]]) -> Moves:
-    """Plan the moves after which every worker has everything."""
-    whole = [[Interval(0, each[-1].stop)] * len(each) for each in blocks]
-    ranks = range(P.size)
-    return plan_moves(
-        Side(ranks, P.shape, blocks, P.index),
-        Side(ranks, P.shape, whole, P.index),
-        periods=[None] * len(blocks),
-    )
-
-
-class Gatherer:
+class WholeGatherer:
     """Gathers blocks: every worker gets the whole tensor.
 
     Args:
@@ -123,18 +112,16 @@ class Gatherer:
     def __init__(self, P: Partition, what: str = "gather") -> None:
         self.P = P
         self.what = what
-        self._plans = PlanCache()
+        self._gather = BoxGather(P, self._plan, what, gives_views=False, settings="whole")
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Gather; collective over the partition."""
         if self.P.index is None or self.P.size == 1:
             return x.clone()
-        structure = agree(self.P, x, self.what)
-        blocks = structure.blocks(self.what)
-        moves = self._plans.get(structure, lambda: plan_gather(self.P, blocks))
-        mine = slices_of(blocks, self.P.index)
-        operator = GatherOperator(moves, self.P.transport, mine, self.what)
-        return apply_operator(operator, x, requires_grad=structure.requires_grad)
+        return self._gather(x).box
+
+    def _plan(self, structure: Structure) -> BoxPlan:
+        return plan_whole(structure.partition_shape, structure.blocks(self.what), self.what)
 
 
 class Cutter:
@@ -158,51 +145,11 @@ class Cutter:
         """
         if self.P.index is None or self.P.size == 1:
             return x.clone()
-        blocks = balanced_blocks(x.shape, self.P.shape, self.what)
-        moves = self._plans.get(tuple(x.shape), lambda: plan_gather(self.P, blocks))
-        mine = slices_of(blocks, self.P.index)
-        operator = CutOperator(GatherOperator(moves, self.P.transport, mine, self.what))
-        return apply_operator(operator, x, requires_grad=False)
+        plan = self._plans.get(tuple(x.shape), lambda: self._plan(x.shape))
+        moves = plan.worker(self.P.index).moves
+        gathering = MoveOperator(moves, self.P.transport, self.what, x.dtype, (0,))
+        return apply_operator(Reverse(gathering), x, requires_grad=False)
 
-
-class GatherOperator(NamedTuple):
-    """The operator from blocks to replicas; its adjoint takes blocks.
-
-    Attributes:
-        moves: that bring the blocks.
-        transport: between all workers.
-        mine: the block of this one.
-        what: for errors.
-    """
-
-    moves: Moves
-    transport: Transport
-    mine: Slices
-    what: str
-
-    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
-        """y = [x_0 x_1 ...]."""
-        return run_moves(self.moves, self.transport, x, what)
-
-    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """x*_r = y*[block r]."""
-        return y[self.mine].clone()
-
-
-class CutOperator(NamedTuple):
-    """The operator from replicas to blocks; its adjoint gathers."""
-
-    gather: GatherOperator
-
-    @property
-    def what(self) -> str:
-        """Name of the operator, for errors."""
-        return self.gather.what
-
-    def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
-        """y_r = x[block r]."""
-        return self.gather.adjoint(x, what)
-
-    def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor:
-        """x* = [y*_0 y*_1 ...]."""
-        return self.gather.forward(y, what)
+    def _plan(self, sizes: Sequence[int]) -> BoxPlan:
+        blocks = balanced_blocks(sizes, self.P.shape, self.what)
+        return plan_whole(self.P.shape, blocks, self.what)

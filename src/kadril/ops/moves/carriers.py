@@ -13,6 +13,7 @@ import torch
 from kadril.ops.linear import apply_operator
 from kadril.ops.moves import packed_carrier, shm_carrier
 from kadril.ops.moves.move_plan import Moves
+from kadril.ops.moves.packing import own_adjoint
 from kadril.transport.base import Transport
 
 __all__ = ["MoveOperator", "move", "run_moves"]
@@ -27,7 +28,9 @@ def run_moves(moves: Moves, transport: Transport, x: torch.Tensor, what: str) ->
 
 
 def run_adjoint(moves: Moves, transport: Transport, y: torch.Tensor, what: str) -> torch.Tensor:
-    """x = F* y; collective over the transport."""
+    """x = F* y; collective over the transport, but where a tensor is replicated."""
+    if moves.is_replicated:
+        return own_adjoint(moves, y)
     memory = shm_carrier.memory_for(transport, y)
     if memory is not None:
         run = shm_carrier.run_inverse if moves.is_one_to_one else shm_carrier.run_adjoint

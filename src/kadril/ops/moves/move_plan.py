@@ -59,6 +59,8 @@ class Moves:
         fill: value of what nobody owns.
         edges: boxes that make up what nobody owns; they may overlap.
         is_one_to_one: whether everything that is owned is needed by exactly one worker.
+        is_replicated: whether what all workers get is one tensor, which counts once: in the
+            adjoint each takes its own part of it, and nothing moves.
     """
 
     sends: tuple[Move, ...]
@@ -69,6 +71,7 @@ class Moves:
     fill: float
     edges: tuple[Slices, ...]
     is_one_to_one: bool
+    is_replicated: bool
 
     def __deepcopy__(self, _: dict[int, object]) -> Moves:
         """Return the plan itself: it does not change."""
@@ -146,6 +149,7 @@ def plan_moves(
     periods: Sequence[int | None],
     fill: float = 0.0,
     is_one_to_one: bool = False,
+    is_replicated: bool = False,
 ) -> Moves:
     """Plan what this process has to do; layers with the same blocks share it.
 
@@ -155,8 +159,11 @@ def plan_moves(
         periods: for each dim, after how many elements it begins anew; None where it ends.
         fill: for what nobody owns.
         is_one_to_one: whether the boxes that are needed do not overlap, and leave nothing out.
+        is_replicated: whether they are one tensor, which counts once.
     """
-    return find_moves(owners.frozen(), takers.frozen(), tuple(periods), fill, is_one_to_one)
+    return find_moves(
+        owners.frozen(), takers.frozen(), tuple(periods), fill, is_one_to_one, is_replicated
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -166,6 +173,7 @@ def find_moves(
     periods: tuple[int | None, ...],
     fill: float,
     is_one_to_one: bool,
+    is_replicated: bool,
 ) -> Moves:
     """Plan for sides that are keys; see `plan_moves`."""
     owned, needed = owners.box(), takers.box()
@@ -198,6 +206,7 @@ def find_moves(
         fill,
         tuple(edges),
         is_one_to_one,
+        is_replicated,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from kadril import ops
 from kadril.nn.distribution.layout import Layout, Subgrids, axes_of
-from kadril.nn.distribution.replicas import Cutter, Gatherer
+from kadril.nn.distribution.replicas import Cutter, WholeGatherer
 
 __all__ = ["Movement", "make_alignment"]
 
@@ -39,7 +39,7 @@ def make_alignment(
     shared = work - axes_of(want)
     movements: list[Movement] = []
     if axes_of(gathered):
-        movements.append(Gatherer(subgrids.partition(gathered), f"gather before {what}"))
+        movements.append(WholeGatherer(subgrids.partition(gathered), f"gather before {what}"))
     if axes_of(cut):
         movements.append(Cutter(subgrids.partition(cut), f"cut before {what}"))
     if shared and subgrids.P.active:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from kadril.nn.distribution.layout import Layout, Subgrids, axes_of, only_dims, without
-from kadril.nn.distribution.replicas import Gatherer
+from kadril.nn.distribution.replicas import WholeGatherer
 from kadril.nn.distribution.rules.call import BlockFunction, Call, Decision, Refused, Rule
 from kadril.nn.distribution.rules.functions.pointwise import as_it_is
 from kadril.partition import Group
@@ -89,9 +89,9 @@ class Reduction(NamedTuple):
         axes = axes_of(only_dims(self.layout, self.dims))
         return subgrids.group(axes) if subgrids.P.active else None
 
-    def gatherer(self, subgrids: Subgrids) -> Gatherer:
+    def gatherer(self, subgrids: Subgrids) -> WholeGatherer:
         """Return what gathers the parts along the dims that are reduced."""
-        return Gatherer(subgrids.partition(only_dims(self.layout, self.dims)), self.what)
+        return WholeGatherer(subgrids.partition(only_dims(self.layout, self.dims)), self.what)
 
     def squeezed(self, y: torch.Tensor) -> torch.Tensor:
         """Return a result without the dims that were reduced, unless they stay."""

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from kadril import ops
 from kadril.nn.distribution.layout import Layout, Subgrids, axes_of, without
-from kadril.nn.distribution.replicas import Gatherer
+from kadril.nn.distribution.replicas import WholeGatherer
 from kadril.nn.distribution.rules.call import Call, Decision, Refused
 from kadril.nn.distribution.rules.functions.pointwise import as_it_is, common_layout, share_of
 from kadril.nn.distribution.rules.layers.seeded_dropout import make_dropout
@@ -174,7 +174,7 @@ class MultiheadTwin(nn.Module):
         alone = tuple(
             places.token_axis if dim == places.tokens else None for dim in range(len(own))
         )
-        self._gather = Gatherer(subgrids.partition(alone), f"keys of {what}")
+        self._gather = WholeGatherer(subgrids.partition(alone), f"keys of {what}")
         is_gathered = bool(axes_of(alone)) and subgrids.P.active
         self._along_tokens = subgrids.group(axes_of(alone)) if is_gathered else None
         of_weights = (places.batch_axis, None, places.token_axis, None)

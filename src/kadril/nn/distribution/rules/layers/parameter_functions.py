@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from kadril.nn.distribution.layout import Subgrids, axes_of
-from kadril.nn.distribution.replicas import Gatherer
+from kadril.nn.distribution.replicas import WholeGatherer
 from kadril.nn.distribution.rules.call import BlockFunction, Call, Decision, Refused, Rule
 from kadril.nn.distribution.rules.layer_table import LAYERS
 from kadril.nn.distribution.rules.layers.layer_call import LayerCall
@@ -113,7 +113,7 @@ def make_function(
     """Make the twins of the layer, one for each combination of settings and parameter shapes."""
     made: dict[str, Any] = {}
     gather = {
-        name: Gatherer(subgrids.partition(call.layout(node)), f"{name} of {call.name}")
+        name: WholeGatherer(subgrids.partition(call.layout(node)), f"{name} of {call.name}")
         for name, node in nodes.items()
         if axes_of(call.layout(node))
     }
