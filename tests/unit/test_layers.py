@@ -160,6 +160,71 @@ def test_imports_go_only_downwards() -> None:
     assert upward == []
 
 
+# Modules that import each other, and why they still do.
+CYCLES = {
+    # Loaded when the first tensor comes, so that a program without torch never loads it.
+    "transport.buffer transport.tensor",
+    # The gradients of Min, Max, Product and Adasum are made of all-reduces and gathers themselves.
+    "torch.ops.allgather torch.ops.allreduce torch.ops.grouped_allreduce torch.ops.nonlinear",
+    # The derivatives of operations, which are operations.
+    "tensorflow.collectives tensorflow.gradients tensorflow.python_ops",
+    # A context holds the registry of process sets, which asks for the context.
+    "shared_engine.context shared_engine.process_sets",
+    # The name of a type only.
+    "sharded.reduction.carrier sharded.reduction.collective_carrier"
+    " sharded.reduction.outbox_carrier",
+    "sharded.ownership.live_trainers sharded.trainer",
+    "sharded.graph.explanation sharded.graph.picture",
+    # The modules of DistDL, which its programs import, have this one too.
+    "compat.distdl_path.distdl.backends.mpi.common_group"
+    " compat.distdl_path.distdl.backends.mpi.partition",
+}
+
+
+def module_imports() -> dict[str, set[str]]:
+    """Which modules each one imports, inside functions and for types too.
+
+    The facade is left out: it loads every package when its name is asked for.
+    """
+    found: dict[str, set[str]] = {name: set() for name in modules() if name != "kadril"}
+    for each in internal_imports():
+        if each.importer in found and each.imported in found and each.importer != each.imported:
+            found[each.importer].add(each.imported)
+    return found
+
+
+def reachable(imports: dict[str, set[str]], start: str) -> set[str]:
+    """Modules that one imports, by way of others too."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = imports[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def cycles(imports: dict[str, set[str]]) -> set[str]:
+    """Groups of modules of which each imports all others, by way of the others."""
+    reached = {name: reachable(imports, name) for name in imports}
+    groups = {
+        frozenset(other for other in seen if name in reached[other])
+        for name, seen in reached.items()
+        if name in seen
+    }
+    return {" ".join(sorted(name.removeprefix("kadril.") for name in group)) for group in groups}
+
+
+def test_modules_do_not_import_each_other() -> None:
+    """None of two that do can be read, or tested, without the other."""
+    assert cycles(module_imports()) == CYCLES
+
+
+def test_cycles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set[str]()}
+    assert cycles(imports) == {"a b c"}
+
+
 class Row(NamedTuple):
     """A line of the drawing in README.md: a package, and what it imports."""
 

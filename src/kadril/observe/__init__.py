@@ -10,6 +10,7 @@ selftest       two real ranks: a sum, a mismatch, a death; selftest_rank: what e
 plan_report    `kadril doctor --plan`: an all-reduce over several hosts, as text
 machine        the facts about the machine by themselves; cgroup: limits of containers
 forecast       the command `kadril forecast`; forecast_plot: its picture
+forecast_schedules   what a forecast compares, and for which network
 ps_command     the commands `kadril ps` and, with dump_command, `kadril dump`
 running_jobs   jobs of this user, found in /proc       rank_report   what each rank of one does
 process_tree   processes, and which started which

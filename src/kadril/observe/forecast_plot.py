@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kadril.bench.options import format_size
 from kadril.bench.plot import check_matplotlib
-from kadril.observe.forecast import Network, schedules_for
+from kadril.observe.forecast_schedules import Network, schedules_for
 from kadril.observe.quantities import format_bandwidth
 from kadril.transport.tiers.cost_model import least_seconds
 

@@ -92,7 +92,6 @@ class C10dTransport(NetworkTransport):
         size: int,
         *,
         world_ranks: Sequence[int],
-        backend: str = "gloo",
         config: Config,
         hostname: str = "",
     ) -> C10dTransport:
@@ -103,8 +102,6 @@ class C10dTransport(NetworkTransport):
             rank: of this process, within the group.
             size: number of ranks.
             world_ranks: world rank of each.
-            backend: "gloo", or a backend of devices ("nccl", "xccl", "ucc"); CPU memory goes by
-                gloo anyway.
             config: `patience`, `stall_warning` and `connect_timeout` are used.
             hostname: address that gloo listens on, e.g. "127.0.0.1" where all ranks are on one
                 host; otherwise that of GLOO_SOCKET_IFNAME, or of the host's name.
@@ -112,12 +109,7 @@ class C10dTransport(NetworkTransport):
         Raises:
             RendezvousError: not all ranks came within `config.connect_timeout`, or could not
                 connect.
-            UnsupportedError: this torch has no such backend.
         """
-        if backend != "gloo":
-            from kadril.transport.device import DeviceTransport
-
-            return DeviceTransport(store, rank, size, world_ranks, config, hostname, backend)
         return cls(store, rank, size, world_ranks, config, hostname)
 
     def __init__(

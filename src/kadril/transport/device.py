@@ -43,7 +43,21 @@ REDUCE_OPS = {
 
 
 class DeviceTransport(C10dTransport):
-    """A group of ranks connected by gloo for the CPU, and by another backend for devices."""
+    """A group of ranks connected by gloo for the CPU, and by another backend for devices.
+
+    Args:
+        store: see `C10dTransport.open`.
+        rank: likewise.
+        size: likewise.
+        world_ranks: likewise.
+        config: likewise.
+        hostname: likewise.
+        backend: of devices: "nccl", "xccl" or "ucc".
+
+    Raises:
+        RendezvousError: see `C10dTransport.open`.
+        UnsupportedError: this torch has no such backend.
+    """
 
     def __init__(
         self,

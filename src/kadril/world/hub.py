@@ -13,15 +13,17 @@ and the hub is closed.
 
 from __future__ import annotations
 
-import abc
 import os
 import socket
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from kadril.errors import ClosedError, ForkedError
 from kadril.world.gathering import Gathering, release_held
 from kadril.world.handshake import SECRET_BYTES, Claim
+from kadril.world.hub_peer import PeerSide
+from kadril.world.hub_server import ServerSide
 from kadril.world.joining import join
 from kadril.world.place import Place, UnixPlace
 from kadril.world.wire import MAX_BLOB
@@ -29,7 +31,42 @@ from kadril.world.wire import MAX_BLOB
 __all__ = ["Hub"]
 
 
-class Hub(abc.ABC):
+class HubSide(Protocol):
+    """Side of a hub that a rank has: rank 0 serves, and the others ask it.
+
+    Attributes:
+        rank: of this process within the hub.
+        size: number of ranks.
+        is_closed: whether it was closed, or has failed.
+    """
+
+    rank: int
+    size: int
+    is_closed: bool
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """See `Hub`."""
+        ...
+
+    def allgather(self, blob: bytes) -> list[bytes]:
+        """See `Hub`."""
+        ...
+
+    def broadcast_fd(self, fd: int | None) -> int:
+        """See `Hub`."""
+        ...
+
+    def allgather_fds(self, fd: int) -> list[int]:
+        """See `Hub`."""
+        ...
+
+    def close(self) -> None:
+        """See `Hub`."""
+        ...
+
+
+class Hub:
     """The ranks of one host, connected; a context manager.
 
     Attributes:
@@ -37,12 +74,11 @@ class Hub(abc.ABC):
         size: number of ranks.
     """
 
-    def __init__(self, rank: int, size: int, timeout: float) -> None:
-        self.rank = rank
-        self.size = size
-        self._timeout = timeout
+    def __init__(self, side: HubSide) -> None:
+        self.rank = side.rank
+        self.size = side.size
+        self._side = side
         self._pid = os.getpid()
-        self._is_closed = False
 
     @staticmethod
     def open(
@@ -84,23 +120,20 @@ class Hub(abc.ABC):
             raise ValueError(f"rank must be from 0 to size - 1 = {size - 1}, got {rank}")
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
-        # Imported here, since both are made from this class.
-        from kadril.world.hub_peer import PeerHub
-        from kadril.world.hub_server import ServerHub
-
         place = UnixPlace(place) if isinstance(place, str) else place
         mine = Claim(rank=rank, size=size, job=job, generation=generation)
         if size == 1:
-            return ServerHub({}, timeout)
+            return Hub(ServerSide({}, timeout))
         if rank > 0:
-            return PeerHub(join(place, secret, mine, timeout, is_cancelled), rank, size, timeout)
+            connection = join(place, secret, mine, timeout, is_cancelled)
+            return Hub(PeerSide(connection, rank, size, timeout))
         if listen_socket is not None:
             gathering = Gathering(listen_socket, secret, mine, timeout, is_cancelled)
-            return ServerHub(gathering.run(), timeout)
+            return Hub(ServerSide(gathering.run(), timeout))
         listener = place.listen()
         try:
             gathering = Gathering(listener, secret, mine, timeout, is_cancelled)
-            return ServerHub(gathering.run(), timeout)
+            return Hub(ServerSide(gathering.run(), timeout))
         finally:
             release_held(listener)
             place.remove()
@@ -117,7 +150,7 @@ class Hub(abc.ABC):
         self._check("allgather")
         if len(blob) > MAX_BLOB:
             raise ValueError(f"a blob may have {MAX_BLOB} bytes, got {len(blob)}")
-        return self._allgather(bytes(blob))
+        return self._side.allgather(bytes(blob))
 
     def broadcast_fd(self, fd: int | None) -> int:
         """Hand rank 0's descriptor to all ranks.
@@ -134,7 +167,7 @@ class Hub(abc.ABC):
         self._check("broadcast_fd")
         if (fd is None) != (self.rank > 0):
             raise ValueError("rank 0, and only rank 0, gives the descriptor")
-        return self._broadcast_fd(fd)
+        return self._side.broadcast_fd(fd)
 
     def allgather_fds(self, fd: int) -> list[int]:
         """Hand each rank's descriptor to all ranks.
@@ -146,13 +179,11 @@ class Hub(abc.ABC):
             RendezvousError, ClosedError, ForkedError: as `allgather`.
         """
         self._check("allgather_fds")
-        return self._allgather_fds(fd)
+        return self._side.allgather_fds(fd)
 
     def close(self) -> None:
         """Close the connections; local, and may be called again."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._close()
+        self._side.close()
 
     def _check(self, operation: str) -> None:
         if os.getpid() != self._pid:
@@ -160,25 +191,13 @@ class Hub(abc.ABC):
                 f"{operation} on a hub that belongs to process {self._pid}; this is its child"
                 f" {os.getpid()}. A forked child is not a rank"
             )
-        if self._is_closed:
+        if self._side.is_closed:
             raise ClosedError(f"{operation} on a hub that is closed, or has failed before")
 
     @property
-    @abc.abstractmethod
     def sockets(self) -> list[socket.socket]:
         """Connections of this rank to the others."""
-
-    @abc.abstractmethod
-    def _allgather(self, blob: bytes) -> list[bytes]: ...
-
-    @abc.abstractmethod
-    def _broadcast_fd(self, fd: int | None) -> int: ...
-
-    @abc.abstractmethod
-    def _allgather_fds(self, fd: int) -> list[int]: ...
-
-    @abc.abstractmethod
-    def _close(self) -> None: ...
+        return self._side.sockets
 
     def __enter__(self) -> Hub:
         return self
@@ -192,4 +211,4 @@ class Hub(abc.ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+        return f"Hub(rank={self.rank}, size={self.size})"

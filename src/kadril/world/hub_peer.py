@@ -7,20 +7,22 @@ import socket
 
 from kadril.errors import RendezvousError
 from kadril.world.deadline import Deadline
-from kadril.world.hub import Hub
 from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError
 
-__all__ = ["PeerHub"]
+__all__ = ["PeerSide"]
 
 # Rank 0 names a late rank when its own time is up; its word must still find this rank waiting.
 SLACK_SECONDS = 5.0
 
 
-class PeerHub(Hub):
-    """A rank other than 0 of a hub."""
+class PeerSide:
+    """The side of a rank other than 0; see `HubSide`."""
 
     def __init__(self, connection: Connection, rank: int, size: int, timeout: float) -> None:
-        super().__init__(rank, size, timeout)
+        self.rank = rank
+        self.size = size
+        self.is_closed = False
+        self._timeout = timeout
         self._connection = connection
 
     @property
@@ -28,15 +30,18 @@ class PeerHub(Hub):
         """The one to rank 0."""
         return [self._connection.socket]
 
-    def _allgather(self, blob: bytes) -> list[bytes]:
+    def allgather(self, blob: bytes) -> list[bytes]:
+        """See `Hub`."""
         frames = self._exchange(Kind.BLOB, blob, Kind.BLOB, self.size)
         return [frame.payload for frame in frames]
 
-    def _broadcast_fd(self, fd: int | None) -> int:
+    def broadcast_fd(self, fd: int | None) -> int:
+        """See `Hub`."""
         (descriptor,) = self._descriptors(self._exchange(Kind.READY, b"", Kind.DESCRIPTOR, 1))
         return descriptor
 
-    def _allgather_fds(self, fd: int) -> list[int]:
+    def allgather_fds(self, fd: int) -> list[int]:
+        """See `Hub`."""
         frames = self._exchange(Kind.DESCRIPTOR, b"", Kind.DESCRIPTOR, self.size, descriptor=fd)
         return self._descriptors(frames)
 
@@ -101,5 +106,8 @@ class PeerHub(Hub):
             return f"rank 0 broke the protocol: {error}"
         return ""
 
-    def _close(self) -> None:
-        self._connection.close()
+    def close(self) -> None:
+        """See `Hub`."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._connection.close()

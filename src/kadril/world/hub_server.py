@@ -10,19 +10,21 @@ from collections.abc import Mapping
 
 from kadril.errors import RendezvousError, name_ranks
 from kadril.world.deadline import Deadline
-from kadril.world.hub import Hub
 from kadril.world.wire import Connection, Frame, Kind, PeerClosedError, WireError, encode
 
-__all__ = ["ServerHub"]
+__all__ = ["ServerSide"]
 
 TELL_SECONDS = 1.0
 
 
-class ServerHub(Hub):
-    """Rank 0 of a hub."""
+class ServerSide:
+    """The side of rank 0; see `HubSide`."""
 
     def __init__(self, connections: Mapping[int, Connection], timeout: float) -> None:
-        super().__init__(0, len(connections) + 1, timeout)
+        self.rank = 0
+        self.size = len(connections) + 1
+        self.is_closed = False
+        self._timeout = timeout
         self._connections = {rank: connections[rank] for rank in sorted(connections)}
 
     @property
@@ -30,19 +32,22 @@ class ServerHub(Hub):
         """One to each other rank."""
         return [connection.socket for connection in self._connections.values()]
 
-    def _allgather(self, blob: bytes) -> list[bytes]:
+    def allgather(self, blob: bytes) -> list[bytes]:
+        """See `Hub`."""
         frames = self._collect(Kind.BLOB)
         blobs = [blob, *(frame.payload for frame in frames.values())]
         self._send_all(b"".join(encode(Kind.BLOB, each) for each in blobs))
         return blobs
 
-    def _broadcast_fd(self, fd: int | None) -> int:
-        assert fd is not None  # noqa: S101 - checked by the public method
+    def broadcast_fd(self, fd: int | None) -> int:
+        """See `Hub`."""
+        assert fd is not None  # noqa: S101 - checked by the hub
         self._collect(Kind.READY)
         self._send_all(encode(Kind.DESCRIPTOR), descriptor=fd)
         return os.dup(fd)
 
-    def _allgather_fds(self, fd: int) -> list[int]:
+    def allgather_fds(self, fd: int) -> list[int]:
+        """See `Hub`."""
         frames = self._collect(Kind.DESCRIPTOR)
         descriptors = [os.dup(fd)]
         descriptors += [
@@ -130,7 +135,11 @@ class ServerHub(Hub):
         self.close()
         return RendezvousError(f"rank 0: {text}")
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """See `Hub`."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         for connection in self._connections.values():
             connection.close()
 

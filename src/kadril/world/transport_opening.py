@@ -129,17 +129,18 @@ class Opening:
         return TcpTransport.open(dialer, world_ranks=range(self.bootstrap.size), config=config)
 
     def _open_c10d(self, backend: str, config: Config) -> Transport:
-        from kadril.transport.c10d import C10dTransport
+        store = cast("dist.Store", self.store)
+        rank, size = self.bootstrap.rank, self.bootstrap.size
+        hostname = gloo_host(self.bootstrap, self.layout, config)
+        if backend == "gloo":
+            from kadril.transport.c10d import C10dTransport
 
-        return C10dTransport.open(
-            cast("dist.Store", self.store),
-            self.bootstrap.rank,
-            self.bootstrap.size,
-            world_ranks=range(self.bootstrap.size),
-            backend=backend,
-            config=config,
-            hostname=gloo_host(self.bootstrap, self.layout, config),
-        )
+            return C10dTransport.open(
+                store, rank, size, world_ranks=range(size), config=config, hostname=hostname
+            )
+        from kadril.transport.device import DeviceTransport
+
+        return DeviceTransport(store, rank, size, range(size), config, hostname, backend)
 
     def _open_tiered(self, between: str, config: Config) -> Transport:
         from kadril.transport.tiers.tier_group import inner_config, outer_config

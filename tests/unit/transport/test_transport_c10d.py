@@ -11,7 +11,7 @@ import torch.distributed as dist
 from gloo_ranks import run_in_threads
 
 from kadril.config import Config
-from kadril.errors import RendezvousError, UnsupportedError
+from kadril.errors import RendezvousError
 from kadril.transport import c10d
 from kadril.transport.c10d import C10dTransport, plain_words
 
@@ -45,13 +45,6 @@ def test_a_rank_that_does_not_come_to_the_rendezvous_is_named() -> None:
     with pytest.raises(RendezvousError, match=r"ranks 11, 12 of 3 did not come within 0.3 s"):
         C10dTransport.open(
             store, 0, 3, world_ranks=[10, 11, 12], config=Config(connect_timeout=0.3)
-        )
-
-
-def test_a_backend_that_this_torch_does_not_have() -> None:
-    with pytest.raises(UnsupportedError, match="no backend 'nosuch', only gloo"):
-        C10dTransport.open(
-            dist.HashStore(), 0, 1, world_ranks=[0], config=Config(), backend="nosuch"
         )
 
 

@@ -113,3 +113,8 @@ def test_numpy_arrays_are_no_device_memory() -> None:
             transport.allreduce(torch.zeros(3).numpy())
 
     assert run_in_threads(1, check, make=make) == [None]
+
+
+def test_a_backend_that_this_torch_does_not_have() -> None:
+    with pytest.raises(UnsupportedError, match="no backend 'nosuch', only gloo"):
+        DeviceTransport(dist.HashStore(), 0, 1, [0], Config(), "", "nosuch")

@@ -12,7 +12,8 @@
 | file | what it is about |
 |---|---|
 | state.py | `State` and `ObjectState`, which are those of `kadril.shared_engine.elastic` |
-| torch_state.py | `TorchState`: the same of models, optimizers, samplers; handlers.py: of each |
+| torch_state.py | `TorchState`: the same of models, optimizers, samplers |
+| state_handler.py, handlers.py | handlers of one value; those of models, optimizers, samplers |
 | sharded_handler.py | sharded optimizers, of which each rank has a part of the state |
 | sampler.py | `ElasticSampler`: who gets which part of the data, also in the middle of an epoch |
 """

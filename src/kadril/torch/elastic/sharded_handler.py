@@ -26,7 +26,7 @@ from kadril.sharded.rank_change import (
     trainer_behind,
 )
 from kadril.sharded.state.committed_state import CommitRoom, CommittedState
-from kadril.torch.elastic.handlers import StateHandler
+from kadril.torch.elastic.state_handler import StateHandler
 from kadril.torch.objects import broadcast_object
 from kadril.world import World
 

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from kadril.errors import StateError
+from kadril.torch.optimizer.reduction_unit import Unit
 
-if TYPE_CHECKING:
-    from kadril.torch.optimizer.reducer import Reducer
-    from kadril.torch.optimizer.reduction_unit import Unit
+__all__ = ["ParameterSlot", "SlotReducer"]
 
-__all__ = ["ParameterSlot"]
+
+class SlotReducer(Protocol):
+    """Reducer that slots belong to, as they and the units that they travel in see it.
+
+    Attributes:
+        num_passes: backward passes in a round.
+        has_news: whether a gradient came in this round.
+    """
+
+    num_passes: int
+    has_news: bool
+
+    def arrived(self, unit: Unit) -> None:
+        """A unit has all its gradients."""
+        ...
+
+    def note_absent(self, slot: ParameterSlot) -> None:
+        """A unit found no gradient."""
+        ...
+
+    def note_sparse(self, slot: ParameterSlot, sparse_dim: int) -> None:
+        """A unit found a sparse gradient where a dense one is expected."""
+        ...
 
 
 class ParameterSlot:
@@ -25,7 +46,7 @@ class ParameterSlot:
         index: place among the reducer's slots.
         name: of the parameter.
         parameter: whose gradient is reduced.
-        reducer: that this belongs to.
+        reducer: the one that this belongs to.
         unit: what the gradient travels in.
         view: the gradient's place in a bucket, or None.
         left: backward passes of this round that are still to come.
@@ -33,7 +54,9 @@ class ParameterSlot:
 
     __slots__ = ("_hook", "index", "left", "name", "parameter", "reducer", "unit", "view")
 
-    def __init__(self, index: int, name: str, parameter: torch.Tensor, reducer: Reducer) -> None:
+    def __init__(
+        self, index: int, name: str, parameter: torch.Tensor, reducer: SlotReducer
+    ) -> None:
         self.index = index
         self.name = name
         self.parameter = parameter

@@ -10,9 +10,8 @@ COLLECTING --launch()--> IN_FLIGHT --wait()--> DONE
 from __future__ import annotations
 
 import enum
+from collections.abc import Sized
 from typing import Protocol
-
-from kadril.torch.optimizer.parameter_slot import ParameterSlot
 
 __all__ = ["Status", "Unit"]
 
@@ -30,14 +29,17 @@ class Unit(Protocol):
     """Gradients that travel in one request.
 
     Attributes:
-        slots: the parameters.
-        num_missing: how many of them have not come in this round.
+        num_missing: how many of its parameters have not come in this round.
         status: where it is in this round.
     """
 
-    slots: list[ParameterSlot]
     num_missing: int
     status: Status
+
+    @property
+    def slots(self) -> Sized:
+        """The parameters, each of which knows its unit."""
+        ...
 
     def launch(self) -> None:
         """Submit what the parameters have as gradients; those without one count as zero."""
