@@ -44,14 +44,14 @@ class Primitive(torch.nn.Module):
     """Base of the primitives; `repr` shows their partitions.
 
     Attributes:
-        _move: the operator.
+        operator: what moves the input.
     """
 
-    _move: Move
+    operator: Move
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the operator to this worker's tensor; collective. See the class."""
-        return self._move(x)
+        return self.operator(x)
 
     def extra_repr(self) -> str:
         """Show the partitions."""
@@ -77,7 +77,7 @@ class BetweenPartitions(Primitive):
     ) -> None:
         super().__init__()
         self.P_x, self.P_y = P_x, P_y
-        self._move = self.mover(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        self.operator = self.mover(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
 class Broadcast(BetweenPartitions):
@@ -228,7 +228,7 @@ class AllGather(Primitive):
         super().__init__()
         self.P_x, self.dim = P_x, dim
         self.axes_gather = axes_to_reduce(P_x, as_axes(axes_gather), axes_keep)
-        self._move = partial(ops.all_gather, P_x=P_x, axes_gather=self.axes_gather, dim=dim)
+        self.operator = partial(ops.all_gather, P_x=P_x, axes_gather=self.axes_gather, dim=dim)
 
 
 class ReduceScatter(Primitive):
@@ -260,7 +260,9 @@ class ReduceScatter(Primitive):
         self.P_x, self.dim, self.sizes = P_x, dim, sizes
         axes = axes_to_reduce(P_x, as_axes(axes_scatter), axes_keep)
         self.axes_scatter = axes
-        self._move = partial(ops.reduce_scatter, P_x=P_x, axes_scatter=axes, dim=dim, sizes=sizes)
+        self.operator = partial(
+            ops.reduce_scatter, P_x=P_x, axes_scatter=axes, dim=dim, sizes=sizes
+        )
 
 
 class Repartition(Primitive):
@@ -285,7 +287,7 @@ class Repartition(Primitive):
     ) -> None:
         super().__init__()
         self.P_x, self.P_y = P_x, P_y
-        self._move = ops.Repartitioner(P_x, P_y, sizes=sizes, preserve_batch=preserve_batch)
+        self.operator = ops.Repartitioner(P_x, P_y, sizes=sizes, preserve_batch=preserve_batch)
 
 
 class HaloExchange(Primitive):
@@ -314,7 +316,7 @@ class HaloExchange(Primitive):
         self.P_x = P_x
         self.halo = [(before, after) for before, after in halo]
         needs = [widen(before, after) for before, after in self.halo]
-        self._move = ops.HaloExchanger(P_x, needs, edges=edges, fill=fill)
+        self.operator = ops.HaloExchanger(P_x, needs, edges=edges, fill=fill)
 
 
 class Scatter(Primitive):
@@ -337,7 +339,7 @@ class Scatter(Primitive):
     ) -> None:
         super().__init__()
         self.P_x, self.root = P_x, root
-        self._move = ops.Scatterer(P_x, root, sizes=sizes)
+        self.operator = ops.Scatterer(P_x, root, sizes=sizes)
 
 
 class Gather(Primitive):
@@ -354,7 +356,7 @@ class Gather(Primitive):
     def __init__(self, P_x: Partition, root: int = 0, preserve_batch: bool = True) -> None:
         super().__init__()
         self.P_x, self.root = P_x, root
-        self._move = ops.Gatherer(P_x, root, preserve_batch=preserve_batch)
+        self.operator = ops.Gatherer(P_x, root, preserve_batch=preserve_batch)
 
 
 class AllToAll(Primitive):
@@ -382,7 +384,7 @@ class AllToAll(Primitive):
         super().__init__()
         self.P_x, self.axis, self.sizes = P_x, axis, sizes
         self.split_dim, self.concat_dim = split_dim, concat_dim
-        self._move = partial(
+        self.operator = partial(
             ops.all_to_all,
             P_x=P_x,
             axis=axis,

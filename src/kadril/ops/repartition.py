@@ -25,7 +25,7 @@ from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
 from kadril.partition.pairing import text
 
-__all__ = ["Repartitioner", "repartition"]
+__all__ = ["Repartitioner", "position_of", "repartition"]
 
 
 @uncompiled
@@ -107,13 +107,17 @@ class Repartitioner:
             raise AssertionError("a repartition always moves")
         return moved.y
 
-    def _planned(self, structure: Structure) -> Planned:
-        return Planned(self._plan(structure))
+    def result_blocks(self, structure: Structure) -> list[list[Interval]]:
+        """Return the blocks on `P_y` of a tensor: for each dim, those along its axis.
 
-    def _plan(self, structure: Structure) -> Moves:
-        blocks = structure.blocks(self.what)
+        Raises:
+            ValueError: the tensor has too few elements, or other sizes than were asked for.
+            MismatchError: the blocks on `P_x` do not make up a tensor.
+        """
         targets: list[list[Interval]] = []
-        for dim, (have, length) in enumerate(zip(blocks, self.P_y.shape, strict=True)):
+        for dim, (have, length) in enumerate(
+            zip(structure.blocks(self.what), self.P_y.shape, strict=True)
+        ):
             size = have[-1].stop
             wanted = None if self.sizes is None else self.sizes[dim]
             if wanted is None and size < length > 1:
@@ -129,13 +133,33 @@ class Repartitioner:
             targets.append(
                 balanced_intervals(size, length) if wanted is None else intervals_of(wanted)
             )
-        numbers = {rank: number for number, rank in enumerate(self.union.ranks)}
-        return plan_moves(
-            Side([numbers[r] for r in self.P_x.ranks], self.P_x.shape, blocks, self.P_x.index),
-            Side([numbers[r] for r in self.P_y.ranks], self.P_y.shape, targets, self.P_y.index),
-            periods=[None] * len(blocks),
-            is_one_to_one=True,
+        return targets
+
+    def moves_of(self, rank: int, structure: Structure) -> Moves:
+        """Return what a rank of the world sends and receives of a tensor; nothing is moved.
+
+        Raises:
+            ValueError, MismatchError: see `result_blocks`.
+        """
+        numbers = {each: number for number, each in enumerate(self.union.ranks)}
+        before, after = (
+            Side([numbers[each] for each in P.ranks], P.shape, blocks, position_of(rank, P))
+            for P, blocks in (
+                (self.P_x, structure.blocks(self.what)),
+                (self.P_y, self.result_blocks(structure)),
+            )
         )
+        return plan_moves(before, after, periods=[None] * self.P_x.dim, is_one_to_one=True)
+
+    def _planned(self, structure: Structure) -> Planned:
+        if self.union.rank is None:
+            raise AssertionError("only workers of the two partitions move blocks")
+        return Planned(self.moves_of(self.union.ranks[self.union.rank], structure))
+
+
+def position_of(rank: int, P: Partition) -> tuple[int, ...] | None:
+    """Return the position of a rank of the world on a partition; None where it is no worker."""
+    return P.cartesian_index(P.ranks.index(rank)) if rank in P.ranks else None
 
 
 def fills(sizes: Sequence[int], num_blocks: int, size: int) -> bool:

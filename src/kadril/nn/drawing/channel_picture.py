@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from kadril.nn.conv.conv_layer import ConvLayer
 from kadril.nn.conv.split_form import SplitForm
-from kadril.nn.drawing.picture import Picture, balanced_structure, box_at, look_at_halo
+from kadril.nn.drawing.picture import Picture, balanced_structure, look_at_halo
+from kadril.ops.box_plan import box_at
 from kadril.ops.broadcast import Between
 from kadril.partition import Interval
 from kadril.partition.pairing import index_of
@@ -56,7 +57,7 @@ class ChannelPicture(NamedTuple):
 
     halo: Picture
     weights: list[tuple[int, list[Interval]]]
-    outputs: list[tuple[int, list[Interval] | None]]
+    outputs: list[tuple[int, list[Interval]]]
     output_shape: tuple[int, ...]
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     broadcasts: list[Message]
@@ -82,7 +83,7 @@ def look_at_channels(split_layer: ConvLayer, shape: Sequence[int]) -> ChannelPic
         (rank, box_at(blocks, index_of(worker, layer.P_y.shape)))
         for worker, rank in enumerate(layer.P_y.ranks)
     ]
-    taken = [math.prod(each.size for each in box or ()) for _, box in outputs]
+    taken = [math.prod(each.size for each in box) for _, box in outputs]
     return ChannelPicture(
         halo,
         weights_of(layer),

@@ -89,7 +89,7 @@ def draw_channels(picture: ChannelPicture) -> str:
             parts.append(arrow(start, end, count))
     for source, target, count in picture.sums:
         if source in holders and target in takers:
-            start, end = weights.centre(holders[source]), outputs.centre(takers[target] or [])
+            start, end = weights.centre(holders[source]), outputs.centre(takers[target])
             parts.append(arrow(start, end, count))
     title = (
         f"{picture.halo.what}: {text(picture.halo.shape)} on {text(P_x)}, weight on {text(P_w)},"

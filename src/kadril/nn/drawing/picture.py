@@ -1,13 +1,12 @@
 """Pictures of layers: who owns which block, and who sends what to whom, from their plans.
 
 The plan of a box gather (`ops/box_plan.py`) has all workers. That of a repartition is one worker's
-view (`ops/moves/move_plan.py`): it is made once for each of them, with a partition that looks as it
-looks from there. Nothing is sent, and no other rank is needed.
+view (`ops/moves/move_plan.py`), and is made once for each of them. Nothing is sent, and no other
+rank is needed.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,11 +14,14 @@ import torch
 
 from kadril.nn.box_layer import BoxLayer
 from kadril.nn.conv.conv_layer import ConvLayer
+from kadril.nn.primitives import Primitive
 from kadril.ops import HaloExchanger, Repartitioner
 from kadril.ops.box_gather import BoxGather
-from kadril.ops.box_plan import WorkerBoxes
+from kadril.ops.box_plan import Blocks, WorkerBoxes, box_at
+from kadril.ops.moves.move_plan import Moves, num_elements
+from kadril.ops.repartition import position_of
 from kadril.ops.structure import Structure
-from kadril.partition import Interval, Partition, balanced_intervals, intervals_of
+from kadril.partition import Interval, Partition, balanced_intervals
 from kadril.partition.pairing import index_of, text
 
 __all__ = ["Picture", "WorkerView", "look_at"]
@@ -104,69 +106,40 @@ def mover_of(layer: object) -> BoxGather | Repartitioner | None:
         return layer.gather
     if isinstance(layer, Repartitioner):
         return layer
-    mover = getattr(layer, "_move", None)
-    return None if mover is None else mover_of(mover)
-
-
-def seen_from(P: Partition, place: int | None) -> Partition:
-    """Return a partition as it looks from one of its workers, or from outside."""
-    seen = Partition(P.root, None, P.ranks, P.shape)
-    if place is not None:
-        seen.rank, seen.index = place, index_of(place, P.shape)
-    return seen
+    return mover_of(layer.operator) if isinstance(layer, Primitive) else None
 
 
 def view_of(P_x: Partition, rank: int, mine: WorkerBoxes) -> WorkerView:
     """Describe one worker of a halo exchange."""
-    messages = {P_x.ranks[peer]: num_elements(boxes) for peer, boxes in mine.moves.sends}
-    return WorkerView(P_x.ranks[rank], mine.block, mine.box, messages)
+    return WorkerView(P_x.ranks[rank], mine.block, mine.box, messages_of(mine.moves, P_x.ranks))
+
+
+def messages_of(moves: Moves, ranks: Sequence[int]) -> dict[int, int]:
+    """Return the elements that a worker sends, by the world rank that gets them."""
+    return {ranks[peer]: sum(map(num_elements, boxes)) for peer, boxes in moves.sends}
 
 
 def look_at_repartition(
     mover: Repartitioner, structure: Structure, what: str, shape: tuple[int, ...]
 ) -> Picture:
     """Describe all workers of a repartition."""
-    views = []
-    have = structure.blocks(what)
-    sizes = mover.sizes or [None] * len(shape)
-    want = [
-        balanced_intervals(size, length) if given is None else intervals_of(given)
-        for size, length, given in zip(shape, mover.P_y.shape, sizes, strict=True)
-    ]
+    have, want = structure.blocks(what), mover.result_blocks(structure)
     ranks = mover.union.ranks
-    for rank in ranks:
-        seen = copy.copy(mover)
-        seen.P_x = seen_from(mover.P_x, place_in(mover.P_x, rank))
-        seen.P_y = seen_from(mover.P_y, place_in(mover.P_y, rank))
-        moves = seen._plan(structure)
-        views.append(
-            WorkerView(
-                rank,
-                box_at(have, seen.P_x.index),
-                box_at(want, seen.P_y.index),
-                {ranks[peer]: num_elements(boxes) for peer, boxes in moves.sends},
-            )
+    views = [
+        WorkerView(
+            rank,
+            block_at(have, position_of(rank, mover.P_x)),
+            block_at(want, position_of(rank, mover.P_y)),
+            messages_of(mover.moves_of(rank, structure), ranks),
         )
+        for rank in ranks
+    ]
     return Picture(what, shape, mover.P_x.shape, mover.P_y.shape, views, False)
 
 
-def place_in(P: Partition, rank: int) -> int | None:
-    """Return the place of a world rank in a partition; None where it has none."""
-    return P.ranks.index(rank) if rank in P.ranks else None
-
-
-def box_at(
-    blocks: Sequence[Sequence[Interval]], index: tuple[int, ...] | None
-) -> list[Interval] | None:
-    """The box at a position."""
-    if index is None:
-        return None
-    return [each[place] for each, place in zip(blocks, index, strict=True)]
-
-
-def num_elements(boxes: Sequence[Sequence[slice]]) -> int:
-    """Return the number of elements of all boxes of a message."""
-    return sum(torch.Size([each.stop - each.start for each in box]).numel() for box in boxes)
+def block_at(blocks: Blocks, index: tuple[int, ...] | None) -> list[Interval] | None:
+    """Return the block at a position; None where there is no worker."""
+    return None if index is None else box_at(blocks, index)
 
 
 def balanced_structure(P_x: Partition, shape: Sequence[int]) -> Structure:
