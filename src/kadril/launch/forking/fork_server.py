@@ -1,194 +1,146 @@
-"""The fork server as the launcher sees it: a process that has loaded what the program loads.
+"""The fork server: `python -m kadril.launch.forking.serving DESCRIPTOR LAUNCHER MODULES WORDS...`.
 
-Starting a rank takes as long as its imports: seconds, with torch. A fork of a process that has
-made them takes milliseconds, and shares their memory.
+It loads modules, says so, and forks a rank at each request. The rank comes back from `serve` and
+runs the program, on the same stack, so that its interpreter ends as any other does.
 
-    launcher ==== pair of sockets ==== fork server ---- fork ----> (middle) ---- fork ----> rank
-       |                                                              X                      |
-       `------------------------ parent, once the middle one has ended ----------------------'
-
-The rank becomes a child of the launcher as if the launcher had started it, because the launcher is
-the one that takes in orphans at that time (PR_SET_CHILD_SUBREAPER). So ranks outlive the fork
-server, and nothing else has to know how they were started.
+    fork server    fork ---- wait for the middle one ---- let the rank go ---- answer
+    middle           `-- fork -- tell the pid -- end
+    rank                   `-- wait to be let go: its parent is the launcher now -- program
 """
 
 from __future__ import annotations
 
-import ctypes
+import array
+import contextlib
+import gc
+import importlib
 import json
 import os
-import re
-import select
 import socket
-import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from kadril.launch.forking.visible_words import ROOM_VARIABLE
-from kadril.launch.local.parent_death import die_with_parent
-from kadril.launch.options import LaunchError
+from kadril.launch.forking.forked_rank import become_rank
+from kadril.launch.forking.main_program import import_folder, run_program
 
-__all__ = ["ForkServer", "can_fork"]
+__all__ = ["main"]
 
-PR_SET_CHILD_SUBREAPER = 36
-FORK_TIMEOUT = 10.0  # seconds; a fork takes milliseconds
-MAX_ANSWER = 1 << 16
-ROOM = 4096  # bytes
-
-# Options that mean the same whatever the interpreter runs; the last two with a word of their own.
-FLAGS = re.compile(r"-[BEObdqsuv]+|-[WX].*")
+MAX_REQUEST = 1 << 20
+MAX_DESCRIPTORS = 16
 
 
-class ForkServer:
-    """Starts the process, and has ranks forked from it.
+def load_modules(names: Sequence[str]) -> None:
+    """Load modules, as far as they can be."""
+    for name in names:
+        # What goes wrong here goes wrong in the program again, which tells of it.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # so that a collection in a rank does not touch, and copy, every page
 
-    Attributes:
-        problem: why no rank can be forked; empty where one can, or before that is known.
-        is_ready: whether it has loaded everything.
+
+def why_unfit() -> str:
+    """Return why a fork of this process would not be sound, or an empty string.
+
+    Some libraries have threads from the start and end them before a fork, as OpenBLAS does. So one
+    fork is made for nothing, and what remains are threads that a rank would miss.
     """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if len(names) == 1:
+        return ""
+    return f"what it has loaded has started threads ({', '.join(sorted(names))})"
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], modules: Collection[str]
-    ) -> None:
-        """Start the process; it is ready later.
 
-        Args:
-            command: of a rank; `can_fork` says of which there can be a fork server.
-            environment: the variables of a rank; few of them may differ from rank to rank.
-            modules: what it loads. What it cannot load it leaves out.
-
-        Raises:
-            LaunchError: the process cannot be started.
-        """
-        self.is_ready = False
-        self.problem = ""
-        # A forked rank has more variables than this one, and shows them where these lie.
-        self._environment = {**environment, ROOM_VARIABLE: "." * ROOM}
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            flags, words = split_command(command)
-            own = ["-m", "kadril.launch.forking.serving"]
-            own += [str(theirs.fileno()), str(os.getpid()), ",".join(modules)]
-            try:
-                self._process = subprocess.Popen(
-                    [command[0], *flags, *own, *words],
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                    preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread here
-                )
-            except OSError as error:
-                self._control.close()
-                raise LaunchError(f"cannot start the fork server: {error.strerror}") from error
-        self.pid = self._process.pid
-
-    def fileno(self) -> int:
-        """Descriptor that is readable when it has become ready, or has ended."""
-        return self._control.fileno()
-
-    def hear(self) -> None:
-        """Take in that it is ready, or why it is not; call it when the descriptor is readable."""
+def serve(control: socket.socket, launcher: int, words: Sequence[str]) -> bool:
+    """Fork ranks until the launcher closes its end; return True in each rank."""
+    while True:
+        request, descriptors = receive(control)
+        if request is None:
+            return False
         try:
-            self.problem = str(self._receive()["problem"])
-        except ConnectionError:
-            self.problem = "the fork server has ended"
-        self.is_ready = not self.problem
-
-    def fork(
-        self,
-        variables: Mapping[str, str],
-        *,
-        stdout: int,
-        stderr: int,
-        inherit: Collection[int],
-        processors: Collection[int],
-    ) -> int:
-        """Have a rank forked, and return its process id; it is a child of this process.
-
-        Args:
-            variables: all variables of the rank.
-            stdout: descriptor that becomes its output.
-            stderr: likewise.
-            inherit: descriptors that it gets under the same numbers.
-            processors: those to bind it to; none leaves it free.
-
-        Raises:
-            LaunchError: it cannot be forked; no rank was.
-        """
-        given = self._environment
-        request = {
-            "set": {name: text for name, text in variables.items() if given.get(name) != text},
-            "unset": [name for name in given if name not in variables],
-            "descriptors": [1, 2, *inherit],
-            "processors": sorted(processors),
-        }
-        descriptors = [stdout, stderr, *inherit]
-        try:
-            with taking_in_orphans():
-                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-                answer = self._receive(FORK_TIMEOUT)
-        except ConnectionError:
-            self._give_up("the fork server has ended")
-        except (OSError, LaunchError) as error:
-            self._give_up(f"the fork server does not answer: {error}")
-        if answer["problem"]:
-            raise LaunchError(f"the fork server cannot fork: {answer['problem']}")
-        return int(answer["pid"])
-
-    def _give_up(self, problem: str) -> NoReturn:
-        self.is_ready, self.problem = False, problem
-        raise LaunchError(problem)
-
-    def _receive(self, timeout: float = 0.0) -> dict[str, Any]:
-        if not select.select([self._control], [], [], timeout)[0]:
-            raise LaunchError(f"nothing came within {timeout:g} s")
-        data = self._control.recv(MAX_ANSWER)
-        if not data:
-            raise ConnectionResetError
-        answer: dict[str, Any] = json.loads(data)
-        return answer
-
-    def close(self) -> None:
-        """End the process. Ranks that were forked live on. May be called again."""
-        self.is_ready = False
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
+            pid = fork_rank(launcher)
+        except OSError as error:
+            answer = {"problem": f"fork: {error.strerror}", "pid": 0}
+        else:
+            if pid == 0:
+                control.close()
+                become_rank(request, descriptors, words, launcher)
+                return True
+            answer = {"problem": "", "pid": pid}
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(json.dumps(answer).encode())
 
 
-@contextmanager
-def taking_in_orphans() -> Iterator[None]:
-    """Become the parent of processes below this one whose parent ends meanwhile."""
-    set_subreaper(1)
+def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return the next request and its descriptors; None where there are no more."""
+    numbers = array.array("i")
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * numbers.itemsize)
+    data, ancillary, _, _ = control.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
+    for _, _, content in ancillary:
+        numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+    return (json.loads(data) if data else None), list(numbers)
+
+
+def fork_rank(launcher: int) -> int:
+    """Fork a rank that is a child of the launcher; return its process id, or 0 in the rank.
+
+    Raises:
+        OSError: there can be no further process.
+    """
+    go_read, go_write = os.pipe()
+    pid_read, pid_write = os.pipe()
     try:
-        yield
+        middle = os.fork()
+        if middle == 0:
+            fork_and_end(pid_write)
+            os.close(go_write)
+            if os.read(go_read, 1) != b"g" or os.getppid() != launcher:
+                os._exit(1)  # the fork server or the launcher is gone
+            os.close(go_read)
+            return 0
+        os.close(pid_write)
+        pid_write = -1
+        text = os.read(pid_read, 16)
+        os.waitpid(middle, 0)  # from here on the rank is a child of the launcher
+        if not text:
+            raise OSError(0, "no further process (ulimit -u)")
+        os.write(go_write, b"g")
+        return int(text)
     finally:
-        set_subreaper(0)
+        for descriptor in (pid_read, pid_write, go_write, go_read):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
-def set_subreaper(value: int) -> None:
-    """Say whether this process takes in orphans."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+def fork_and_end(pid_write: int) -> None:
+    """Fork, and end with the child's process id told; returns in the child only."""
+    try:
+        pid = os.fork()
+    except OSError:
+        os._exit(1)
+    if pid:
+        os.write(pid_write, b"%d" % pid)
+        os._exit(0)
 
 
-def can_fork(command: Sequence[str]) -> bool:
-    """Whether this Python runs a file or a module by this command, so that it can be forked."""
-    return command[0] == sys.executable and bool(split_command(command)[1])
+def main(arguments: Sequence[str]) -> None:
+    """Serve; in a rank, run the program."""
+    descriptor, launcher, modules, *words = arguments
+    control = socket.socket(fileno=int(descriptor))
+    os.set_inheritable(control.fileno(), False)
+    import_folder(words)
+    load_modules(modules.split(","))
+    control.send(json.dumps({"problem": why_unfit()}).encode())
+    if serve(control, int(launcher), words):
+        run_program(words)
 
 
-def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return options of the interpreter, and its program with arguments; none for other forms."""
-    place = 1
-    while place < len(command) and FLAGS.fullmatch(command[place]):
-        place += 1 + (command[place] in ("-W", "-X"))
-    words = list(command[place:])
-    is_program = bool(words) and (words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1))
-    return list(command[1:place]), words if is_program else []
+if __name__ == "__main__":
+    main(sys.argv[1:])

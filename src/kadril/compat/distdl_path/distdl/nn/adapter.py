@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from kadril.nn import box_layer
 from kadril.ops.calling import uncompiled
 from kadril.partition import Partition
 
@@ -67,18 +68,16 @@ def as_zero_volume(x: torch.Tensor) -> torch.Tensor:
 
 
 def per_dim(value: int | Sequence[int], num_dims: int, name: str) -> tuple[int, ...]:
-    """Return a setting for each dim, given as one number for all or as a sequence.
+    """Return a setting for each dim, given as one number for all, a sequence or an array.
 
     Raises:
         ValueError: a sequence of another length, or numbers that are not whole.
     """
-    given: float | list[float] = torch.as_tensor(value).tolist()
-    values = tuple(given) if isinstance(given, list) else (given,) * num_dims
-    if len(values) != num_dims:
-        raise ValueError(f"{name} needs {num_dims} values, got {values}")
-    if any(each != int(each) for each in values):
+    given = torch.as_tensor(value)
+    whole = given.to(torch.int64)
+    if not torch.equal(given, whole.to(given.dtype)):
         raise ValueError(f"{name} needs whole numbers, got {value}")
-    return tuple(int(each) for each in values)
+    return box_layer.per_dim(whole.tolist(), num_dims, name, "distdl.nn")
 
 
 def stateless(layer: torch.nn.Module) -> Stateless:

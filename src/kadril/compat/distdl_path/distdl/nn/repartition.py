@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 import torch
 
 from kadril import ops
+from kadril.ops.moves.move_plan import Side, plan_moves
 from kadril.partition import balanced_intervals
 
 from ..backends.mpi.buffer import checked_manager
 from ..backends.mpi.common_group import in_common_group
 from ..backends.mpi.partition import MPIPartition
-from ..utilities.slicing import range_index
+from ..utilities.slicing import compute_nd_slice_shape
 from .adapter import as_zero_volume
 from .module import Module
 
@@ -59,43 +60,40 @@ class Repartition(Module):
     @property
     def P_x_to_y_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
         """Return the boxes that this worker sends; see the class."""
-        return self._overlaps_of(self.P_x, self.P_y)
+        return self._overlaps(of_sent=True)
 
     @property
     def P_y_to_x_overlaps(self) -> list[Overlap]:  # noqa: N802 - DistDL's name
         """Return the boxes that this worker receives; see the class."""
-        return self._overlaps_of(self.P_y, self.P_x)
+        return self._overlaps(of_sent=False)
 
-    def _overlaps_of(self, P_mine: MPIPartition, P_theirs: MPIPartition) -> list[Overlap]:
+    def _overlaps(self, *, of_sent: bool) -> list[Overlap]:
         """Return the overlaps of this worker's block on one partition with blocks on the other."""
         move = self._move
-        if move is None or move.structure is None or not P_mine.active:
+        if move is None or move.structure is None:
             return []
         x_blocks = move.structure.blocks(move.what)
         y_blocks = [
             balanced_intervals(have[-1].stop, length)
             for have, length in zip(x_blocks, move.P_y.shape, strict=True)
         ]
-        mine, theirs = (x_blocks, y_blocks) if P_mine is self.P_x else (y_blocks, x_blocks)
         # As DistDL numbers the workers of both: those of P_x come first.
         union = list(dict.fromkeys([*move.P_x.ranks, *move.P_y.ranks]))
-        ranks = (move.P_y if P_mine is self.P_x else move.P_x).ranks
-        my_box = [each[position] for each, position in zip(mine, P_mine.index, strict=True)]
-        found: list[Overlap] = []
-        for rank, index in zip(ranks, range_index(P_theirs.shape.tolist()), strict=True):
-            box = [each[position] for each, position in zip(theirs, index, strict=True)]
-            both = [have & want for have, want in zip(my_box, box, strict=True)]
-            if not all(each.size for each in both):
-                found.append((None, None, None))
-                continue
-            slices = tuple(
-                slice(each.start - have.start, each.stop - have.start)
-                for each, have in zip(both, my_box, strict=True)
-            )
-            is_self = P_theirs.active and tuple(P_theirs.index) == tuple(index)
-            partner = "self" if is_self else union.index(rank)
-            found.append((slices, tuple(each.size for each in both), partner))
-        return found
+        x, y = (
+            Side([union.index(rank) for rank in P.ranks], P.shape, blocks, P.index)
+            for P, blocks in ((move.P_x, x_blocks), (move.P_y, y_blocks))
+        )
+        mine, theirs = (x, y) if of_sent else (y, x)
+        if mine.me is None:
+            return []
+        moves = plan_moves(x, y, periods=[None] * len(x_blocks))
+        found: dict[int, Overlap] = {}
+        for peer, (box,) in moves.sends if of_sent else moves.recvs:
+            found[peer] = (box, compute_nd_slice_shape(box), peer)
+        for owned, got in moves.copies:
+            box = owned if of_sent else got
+            found[mine.number] = (box, compute_nd_slice_shape(box), "self")
+        return [found.get(worker, (None, None, None)) for worker in theirs.ranks]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """y_r[i] = x[i] for all i in the block of worker r of `P_y`."""

@@ -1,7 +1,4 @@
-"""Blocks of a tensor, and boxes of indices.
-
-A dim of size N over P workers: the first N % P get one element more than the others.
-"""
+"""Blocks of a tensor, balanced as those of `kadril.partition`, and boxes of indices."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from kadril.partition import Interval, balanced_intervals
 
 __all__ = [
     "assemble_index_filter",
@@ -32,32 +31,31 @@ __all__ = [
 Index = npt.NDArray[Any]
 
 
-def as_indices(*values: npt.ArrayLike) -> list[Index]:
-    """Return integer arrays of one dim."""
-    return [np.atleast_1d(np.asarray(value, dtype=np.int64)) for value in values]
+def block_at(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike) -> list[Interval]:
+    """Return the block at a position, dim by dim; one number stands for all dims."""
+    values = np.broadcast_arrays(*map(np.atleast_1d, (P_shape, index, shape)))
+    lengths, positions, sizes = (each.astype(np.int64).tolist() for each in values)
+    return [
+        balanced_intervals(size, length)[position]
+        for length, position, size in zip(lengths, positions, sizes, strict=True)
+    ]
 
 
 def compute_subshape(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike) -> Index:
     """Return the shape of the block at a position."""
-    lengths, place, sizes = as_indices(P_shape, index, shape)
-    result: Index = sizes // lengths + (place < sizes % lengths)
-    return result
+    return np.array([each.size for each in block_at(P_shape, index, shape)])
 
 
 def compute_start_index(
     P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike
 ) -> Index:
     """Return the first index of the block at a position, in the global tensor."""
-    lengths, place, sizes = as_indices(P_shape, index, shape)
-    result: Index = sizes // lengths * place + np.minimum(place, sizes % lengths)
-    return result
+    return np.array([each.start for each in block_at(P_shape, index, shape)])
 
 
 def compute_stop_index(P_shape: npt.ArrayLike, index: npt.ArrayLike, shape: npt.ArrayLike) -> Index:
     """Return one more than the last index of the block at a position."""
-    start = compute_start_index(P_shape, index, shape)
-    result: Index = start + compute_subshape(P_shape, index, shape)
-    return result
+    return np.array([each.stop for each in block_at(P_shape, index, shape)])
 
 
 def compute_intersection(
