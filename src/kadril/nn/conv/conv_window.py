@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from kadril.partition import Interval
 
-__all__ = ["ConvWindow", "TransposedWindow"]
+__all__ = ["FIRST_SPATIAL", "ConvWindow", "TransposedWindow"]
+
+FIRST_SPATIAL = 2  # dim of a tensor, and axis of P_x; before it are the batch and the channels
 
 
 class ConvWindow(NamedTuple):

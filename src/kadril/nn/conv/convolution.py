@@ -18,16 +18,15 @@ from torch.nn import functional
 
 from kadril.nn.conv.channel_groups import Piece, pieces_of
 from kadril.nn.conv.conv_settings import ConvSettings
-from kadril.nn.conv.conv_window import ConvWindow
+from kadril.nn.conv.conv_window import FIRST_SPATIAL, ConvWindow
 from kadril.nn.reach import plan_reaches
 from kadril.nn.split_state import SplitWeight
 from kadril.ops.box_plan import BoxPlan
 from kadril.ops.structure import Structure
 from kadril.partition import Interval, Partition
 
-__all__ = ["CONVOLUTIONS", "FIRST_SPATIAL", "Convolution", "check_channels"]
+__all__ = ["CONVOLUTIONS", "Convolution", "check_channels"]
 
-FIRST_SPATIAL = 2
 IN_AXIS = 2  # of a partition of the weight: batch x out x in x spatial
 
 CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {

@@ -26,15 +26,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kadril.nn.conv.conv_window import ConvWindow
+from kadril.nn.conv.conv_window import FIRST_SPATIAL, ConvWindow
 from kadril.ops.box_plan import Blocks, plan_boxes
 from kadril.ops.moves.move_plan import Moves, Slices
 from kadril.ops.moves.packing import peer_boxes
 from kadril.partition import Interval, Partition, balanced_intervals
 
 __all__ = ["Strip", "StripPlan", "plan_strips"]
-
-FIRST_SPATIAL = 2
 
 
 class Strip(NamedTuple):
@@ -76,7 +74,7 @@ class StripPlan(NamedTuple):
     strips: tuple[Strip, ...]
 
 
-class Parts(NamedTuple):
+class OutputRegions(NamedTuple):
     """The outputs of one position along an axis, as they lie in the whole output.
 
     Attributes:
@@ -111,7 +109,7 @@ def plan_strips(
     batch = blocks[0]
     if P_x.index is None or list(batch) != balanced_intervals(batch[-1].stop, len(batch)):
         return None
-    parts: list[list[Parts]] = []
+    regions: list[list[OutputRegions]] = []
     padding = []
     for dim, window in enumerate(windows, FIRST_SPATIAL):
         along = []
@@ -121,14 +119,15 @@ def plan_strips(
             strict=True,
         ):
             before = block.start - window.span(outputs).start
-            if before < 0 or num_outputs(window, block.size, before) != outputs.size:
+            padded = window._replace(before=before, after=before)
+            if before < 0 or padded.output_size(block.size) != outputs.size:
                 return None
-            along.append(parts_of(block, outputs, blocks[dim][-1].stop, window, mode))
-        parts.append(along)
+            along.append(regions_of(block, outputs, blocks[dim][-1].stop, window, mode))
+        regions.append(along)
         mine = P_x.index[dim]
         padding.append(blocks[dim][mine].start - window.span(along[mine].whole).start)
     strips = []
-    for dim, along in enumerate(parts):
+    for dim, along in enumerate(regions):
         for side in ("before", "after"):
             if any(getattr(each, side).size for each in along):
                 chosen = [
@@ -138,20 +137,17 @@ def plan_strips(
                         else each.middle
                         if other < dim
                         else each.whole
-                        for each in parts[other]
+                        for each in regions[other]
                     ]
-                    for other in range(len(parts))
+                    for other in range(len(regions))
                 ]
-                strips.append(plan_strip(P_x, blocks, windows, mode, parts, chosen))
+                strips.append(plan_strip(P_x, blocks, windows, mode, regions, chosen))
     return StripPlan(tuple(padding), tuple(strips))
 
 
-def num_outputs(window: ConvWindow, size: int, padding: int) -> int:
-    """Return the number of outputs of a block with so many zeros on both sides."""
-    return (size + 2 * padding - window.reach) // window.stride + 1
-
-
-def parts_of(block: Interval, outputs: Interval, size: int, window: ConvWindow, mode: str) -> Parts:
+def regions_of(
+    block: Interval, outputs: Interval, size: int, window: ConvWindow, mode: str
+) -> OutputRegions:
     """Find which outputs of one position need inputs of others."""
     needed = window.span(outputs)
     wraps = mode == "circular"
@@ -163,7 +159,7 @@ def parts_of(block: Interval, outputs: Interval, size: int, window: ConvWindow, 
         inside = (block.stop - window.reach - needed.start) // window.stride + 1
         last = outputs.size - min(max(inside, first), outputs.size)
     middle = Interval(outputs.start + first, outputs.stop - last)
-    return Parts(
+    return OutputRegions(
         outputs,
         Interval(outputs.start, middle.start),
         middle,
@@ -176,7 +172,7 @@ def plan_strip(
     blocks: Blocks,
     windows: Sequence[ConvWindow],
     mode: str,
-    parts: Sequence[Sequence[Parts]],
+    regions: Sequence[Sequence[OutputRegions]],
     chosen: Blocks,
 ) -> Strip:
     """Plan one strip of this worker, and what others need for theirs.
@@ -186,7 +182,7 @@ def plan_strip(
         blocks: likewise.
         windows: likewise.
         mode: likewise.
-        parts: for each spatial dim, those of each position along its axis.
+        regions: for each spatial dim, those of each position along its axis.
         chosen: likewise, the outputs of the strip.
     """
     index = P_x.index
@@ -199,7 +195,7 @@ def plan_strip(
     moves = plan_boxes(P_x.shape, blocks, needed, edges, what="strips").worker(index).moves
     mine = [
         (each[place].whole, picked[place])
-        for each, picked, place in zip(parts, chosen, index[FIRST_SPATIAL:], strict=True)
+        for each, picked, place in zip(regions, chosen, index[FIRST_SPATIAL:], strict=True)
     ]
     outputs = (
         slice(None),

@@ -29,8 +29,8 @@ from torch.nn import functional
 
 from kadril.nn.conv.channel_groups import Piece, transposed_pieces_of
 from kadril.nn.conv.conv_settings import ConvSettings
-from kadril.nn.conv.conv_window import TransposedWindow
-from kadril.nn.conv.convolution import FIRST_SPATIAL, check_channels
+from kadril.nn.conv.conv_window import FIRST_SPATIAL, TransposedWindow
+from kadril.nn.conv.convolution import check_channels
 from kadril.nn.reach import plan_reaches
 from kadril.nn.split_state import SplitWeight
 from kadril.ops.box_plan import BoxPlan
