@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from launch_playground import Playground, eventually
 
-from kadril.launch.forking.fork_server import ForkServer, can_fork
+from kadril.launch.forking.fork_client import ForkClient, can_fork
 from kadril.launch.options import LaunchError
 
 STARTED = 30.0  # seconds that a fork server has to load its modules
@@ -73,13 +73,13 @@ class Forked:
 
 
 def fork(
-    server: ForkServer,
+    client: ForkClient,
     variables: Mapping[str, str],
     inherit: Sequence[int] = (),
     cpus: set[int] = frozenset(),
 ) -> Forked:
     (out, out_write), (err, err_write) = os.pipe(), os.pipe()
-    pid = server.fork(
+    pid = client.fork(
         variables, stdout=out_write, stderr=err_write, inherit=inherit, processors=cpus
     )
     os.close(out_write)
@@ -88,13 +88,13 @@ def fork(
 
 
 @contextlib.contextmanager
-def serving(words: Sequence[str], modules: Sequence[str] = ("numpy",)) -> Iterator[ForkServer]:
+def serving(words: Sequence[str], modules: Sequence[str] = ("numpy",)) -> Iterator[ForkClient]:
     with contextlib.closing(
-        ForkServer([sys.executable, *words], rank_variables(), modules)
-    ) as server:
-        assert select.select([server], [], [], STARTED)[0]
-        server.hear()
-        yield server
+        ForkClient([sys.executable, *words], rank_variables(), modules)
+    ) as client:
+        assert select.select([client], [], [], STARTED)[0]
+        client.hear()
+        yield client
 
 
 def rank_variables(**more: str) -> dict[str, str]:
@@ -139,8 +139,8 @@ def test_a_forked_rank_is_as_one_that_was_started(
             start_new_session=True,
             check=True,
         )
-        with serving(words) as server:
-            forked = fork(server, variables, [write], {core})
+        with serving(words) as client:
+            forked = fork(client, variables, [write], {core})
             code, out, err = forked.finish()
     finally:
         os.close(read)
@@ -186,16 +186,16 @@ def test_a_forked_rank_ends_as_one_that_was_started(tmp_path: Path, end: str) ->
         text=True,
         check=False,
     )
-    with serving([str(path)], []) as server:
-        assert fork(server, rank_variables()).finish() == (code, started.stdout, started.stderr)
+    with serving([str(path)], []) as client:
+        assert fork(client, rank_variables()).finish() == (code, started.stdout, started.stderr)
 
 
 def test_ranks_draw_different_random_numbers(tmp_path: Path) -> None:
     """Forked ranks would all draw the same; started processes do not, nor do these."""
     path = tmp_path / "program.py"
     path.write_text("import numpy, random\nprint(numpy.random.rand(), random.random())\n")
-    with serving([str(path)], ["numpy", "numpy.random"]) as server:
-        lines = [fork(server, rank_variables()).finish()[1] for _ in range(3)]
+    with serving([str(path)], ["numpy", "numpy.random"]) as client:
+        lines = [fork(client, rank_variables()).finish()[1] for _ in range(3)]
     numbers = [number for line in lines for number in line.split()]
     assert len(set(numbers)) == 6
 
@@ -205,8 +205,8 @@ def test_modules_are_loaded_beforehand(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text("import sys\nprint('numpy' in sys.modules, 'broken_module' in sys.modules)\n")
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('broken')\n")
-    with serving([str(path)], ["broken_module", "no_such_module", "numpy"]) as server:
-        assert fork(server, rank_variables()).finish()[1] == "True False\n"
+    with serving([str(path)], ["broken_module", "no_such_module", "numpy"]) as client:
+        assert fork(client, rank_variables()).finish()[1] == "True False\n"
 
 
 def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
     (tmp_path / "with_thread.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
-    with serving([str(tmp_path / "program.py")], ["with_thread"]) as server:
-        assert not server.is_ready
-        assert "has started threads" in server.problem
+    with serving([str(tmp_path / "program.py")], ["with_thread"]) as client:
+        assert not client.is_ready
+        assert "has started threads" in client.problem
 
 
 def test_threads_that_end_before_a_fork_do_no_harm(
@@ -226,9 +226,9 @@ def test_threads_that_end_before_a_fork_do_no_harm(
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     path = tmp_path / "program.py"
     path.write_text("import numpy\nx = numpy.ones((300, 300))\nprint((x @ x)[0, 0])\n")
-    with serving([str(path)]) as server:
-        assert server.problem == ""
-        assert fork(server, rank_variables()).finish() == (0, "300.0\n", "")
+    with serving([str(path)]) as client:
+        assert client.problem == ""
+        assert fork(client, rank_variables()).finish() == (0, "300.0\n", "")
 
 
 WAITS = """
@@ -242,40 +242,40 @@ print("over")
 def test_ranks_outlive_the_fork_server(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(WAITS)
-    with serving([str(path)], []) as server:
+    with serving([str(path)], []) as client:
         read, write = os.pipe()
-        rank = fork(server, rank_variables(KADRIL_TEST_FD=str(read)), [read])
+        rank = fork(client, rank_variables(KADRIL_TEST_FD=str(read)), [read])
         assert os.read(rank.stdout, 16) == b"here"
-        os.kill(server.pid, signal.SIGKILL)
-        assert select.select([server], [], [], 10.0)[0]
+        os.kill(client.pid, signal.SIGKILL)
+        assert select.select([client], [], [], 10.0)[0]
         with pytest.raises(LaunchError, match="has ended"):
-            fork_and_close(server)
-        assert not server.is_ready
+            fork_and_close(client)
+        assert not client.is_ready
         os.write(write, b"x")
         assert rank.finish() == (0, "over\n", "")
     os.close(read)
     os.close(write)
 
 
-def fork_and_close(server: ForkServer) -> None:
+def fork_and_close(client: ForkClient) -> None:
     """Fork with descriptors that are closed whatever comes of it."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        server.fork(rank_variables(), stdout=null, stderr=null, inherit=(), processors=())
+        client.fork(rank_variables(), stdout=null, stderr=null, inherit=(), processors=())
     finally:
         os.close(null)
 
 
 LAUNCHER = """
     import os, select, sys
-    from kadril.launch.forking.fork_server import ForkServer
+    from kadril.launch.forking.fork_client import ForkClient
 
-    server = ForkServer([sys.executable, sys.argv[1]], dict(os.environ), [])
-    select.select([server], [], [])
-    server.hear()
+    client = ForkClient([sys.executable, sys.argv[1]], dict(os.environ), [])
+    select.select([client], [], [])
+    client.hear()
     variables = {**os.environ, "KADRIL_TEST_FD": sys.argv[2]}
-    pid = server.fork(variables, stdout=1, stderr=2, inherit=[int(sys.argv[2])], processors=())
-    print(pid, server.pid, flush=True)
+    pid = client.fork(variables, stdout=1, stderr=2, inherit=[int(sys.argv[2])], processors=())
+    print(pid, client.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
 

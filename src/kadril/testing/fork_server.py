@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kadril.frameworks import is_installed
+from kadril.launch.forking.fork_fitness import why_unfit
 from kadril.launch.local.parent_death import die_with_parent
 from kadril.testing import worker
 from kadril.testing.fork_messages import (
@@ -101,7 +102,7 @@ class ForkServer:
         load_module(request.target.path, request.target.module)
         gc.collect()
         gc.freeze()  # so that a collection in a rank does not touch, and copy, every page
-        return Done(problem=why_unfit(request.target.module))
+        return Done(problem=why_unloadable(request.target.module))
 
     def fork(self, request: Fork, descriptors: list[int]) -> int:
         """Fork a rank."""
@@ -176,15 +177,12 @@ def run_forked_worker(request: ForkWorker) -> None:
         os._exit(1)  # a rank that ends as it should has ended before
 
 
-def why_unfit(module: str) -> str:
-    """Return why this process must not fork, or an empty string."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    if len(names) == 1:
+def why_unloadable(module: str) -> str:
+    """Return why this process must not fork after this import, or an empty string."""
+    reason = why_unfit(f"importing {module}")
+    if not reason:
         return ""
-    return (
-        f"importing {module} has started threads ({', '.join(sorted(names))}), so a fork would not"
-        " be sound; start them inside the function of the test"
-    )
+    return f"{reason}, so a fork would not be sound; start them inside the function of the test"
 
 
 def main(arguments: list[str]) -> None:
@@ -196,7 +194,7 @@ def main(arguments: list[str]) -> None:
         for name in PRELOADED:
             if is_installed(name.partition(".")[0]):
                 importlib.import_module(name)
-        problem = why_unfit("torch")
+        problem = why_unloadable("torch")
     except BaseException:
         problem = traceback.format_exc()
     control.send(pickle.dumps(Done(problem=problem)))

@@ -187,24 +187,24 @@ class ElasticSupervisor(Supervisor):
         """Get ready to fork workers, if more may be needed."""
         elastic = self._elastic
         may_need_more = elastic.replaces or self._discovery is not None
-        if not (elastic.has_fork_server and may_need_more) or self._starter.fork_server is not None:
+        if not (elastic.has_fork_server and may_need_more) or self._starter.fork_client is not None:
             return
         self._starter.prepare_forks(self._modules)
-        if self._starter.fork_server is not None:
+        if self._starter.fork_client is not None:
             self.selector.register(
-                self._starter.fork_server, selectors.EVENT_READ, self._hear_fork_server
+                self._starter.fork_client, selectors.EVENT_READ, self._hear_fork_server
             )
 
     def _hear_fork_server(self) -> None:
-        server = self._starter.fork_server
-        if server is None:
+        client = self._starter.fork_client
+        if client is None:
             return
-        server.hear()
-        if server.problem:
-            self.selector.unregister(server)
-            self.tell(f"ranks are started, and not forked: {server.problem}")
+        client.hear()
+        if client.problem:
+            self.selector.unregister(client)
+            self.tell(f"ranks are started, and not forked: {client.problem}")
         else:
-            self.tell(f"process {server.pid} is ready to fork ranks")
+            self.tell(f"process {client.pid} is ready to fork ranks")
 
     def _preempt(self, worker: Worker, signum: int) -> None:
         leaves = signum == signal.SIGTERM

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kadril import compat
 from kadril.launch.elastic.worker import Worker
-from kadril.launch.forking.fork_server import ForkServer, can_fork
+from kadril.launch.forking.fork_client import ForkClient, can_fork
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost, RankStart
 from kadril.launch.local.program import with_python
@@ -26,7 +26,7 @@ class WorkerStart:
     """Starts processes of a job, each in a seat: its processors, its number of threads.
 
     Attributes:
-        fork_server: what forks them; None before the job trains, or where nothing would be gained.
+        fork_client: has them forked; None before the job trains, or where nothing would be gained.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WorkerStart:
             bound: processors, by seat; none leaves a process free.
             tell: hears what is not a person's business.
         """
-        self.fork_server: ForkServer | None = None
+        self.fork_client: ForkClient | None = None
         self._options = options
         self._command = with_python(options.command)
         self._job = job
@@ -76,12 +76,12 @@ class WorkerStart:
             inherit=[worker.theirs.fileno()],
             processors=self._bound[seat],
         )
-        server = self.fork_server
+        client = self.fork_client
         # Libraries read the number of threads when they are loaded.
         fits = self._threads[seat] == self._threads[0]
-        if server is not None and server.is_ready and fits:
+        if client is not None and client.is_ready and fits:
             try:
-                return self._host.start(start, server)
+                return self._host.start(start, client)
             except LaunchError as error:
                 self._tell(str(error))
         return self._host.start(start)
@@ -89,27 +89,27 @@ class WorkerStart:
     def prepare_forks(self, modules: Collection[str]) -> None:
         """Start a fork server with modules that a rank has loaded, if that is worth it."""
         can_gain = can_fork(self._command) and is_worth_preloading(modules)
-        if self.fork_server is not None or not can_gain:
+        if self.fork_client is not None or not can_gain:
             return
         try:
-            self.fork_server = ForkServer(
+            self.fork_client = ForkClient(
                 self._command, {**self._variables, **self._threads[0]}, modules
             )
         except LaunchError as error:
             self._tell(str(error))
         else:
-            self._tell(f"process {self.fork_server.pid} loads {', '.join(modules)}, to be forked")
+            self._tell(f"process {self.fork_client.pid} loads {', '.join(modules)}, to be forked")
 
     @property
     def is_preparing(self) -> bool:
         """Whether there will be a fork server soon."""
-        server = self.fork_server
-        return server is not None and not server.is_ready and not server.problem
+        client = self.fork_client
+        return client is not None and not client.is_ready and not client.problem
 
     def close(self) -> None:
         """End the fork server."""
-        if self.fork_server is not None:
-            self.fork_server.close()
+        if self.fork_client is not None:
+            self.fork_client.close()
 
     def _provisional_variables(self, worker: Worker) -> dict[str, str]:
         """Return who a worker is until its first generation tells it."""

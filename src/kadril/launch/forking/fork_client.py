@@ -31,7 +31,7 @@ from kadril.launch.forking.visible_words import ROOM_VARIABLE
 from kadril.launch.local.parent_death import die_with_parent
 from kadril.launch.options import LaunchError
 
-__all__ = ["ForkServer", "can_fork"]
+__all__ = ["ForkClient", "can_fork"]
 
 PR_SET_CHILD_SUBREAPER = 36
 FORK_TIMEOUT = 10.0  # seconds; a fork takes milliseconds
@@ -42,8 +42,8 @@ ROOM = 4096  # bytes
 FLAGS = re.compile(r"-[BEObdqsuv]+|-[WX].*")
 
 
-class ForkServer:
-    """Starts the process, and has ranks forked from it.
+class ForkClient:
+    """Starts the fork server, and has ranks forked from it.
 
     Attributes:
         problem: why no rank can be forked; empty where one can, or before that is known.
@@ -70,7 +70,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             flags, words = split_command(command)
-            own = ["-m", "kadril.launch.forking.serving"]
+            own = ["-m", "kadril.launch.forking.fork_server"]
             own += [str(theirs.fileno()), str(os.getpid()), ",".join(modules)]
             try:
                 self._process = subprocess.Popen(

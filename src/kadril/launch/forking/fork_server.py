@@ -1,4 +1,4 @@
-"""The fork server: `python -m kadril.launch.forking.serving DESCRIPTOR LAUNCHER MODULES WORDS...`.
+"""The fork server: `python -m kadril.launch.forking.fork_server DESCRIPTOR LAUNCHER MODULES WORDS`.
 
 It loads modules, says so, and forks a rank at each request. The rank comes back from `serve` and
 runs the program, on the same stack, so that its interpreter ends as any other does.
@@ -19,11 +19,11 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from kadril.launch.forking.forked_rank import become_rank
+from kadril.launch.forking.fork_fitness import why_unfit
 from kadril.launch.forking.main_program import import_folder, run_program
+from kadril.launch.forking.rank_setup import become_rank
 
 __all__ = ["main"]
 
@@ -41,20 +41,16 @@ def load_modules(names: Sequence[str]) -> None:
     gc.freeze()  # so that a collection in a rank does not touch, and copy, every page
 
 
-def why_unfit() -> str:
-    """Return why a fork of this process would not be sound, or an empty string.
+def end_idle_threads() -> None:
+    """Fork for nothing.
 
-    Some libraries have threads from the start and end them before a fork, as OpenBLAS does. So one
-    fork is made for nothing, and what remains are threads that a rank would miss.
+    Some libraries have threads from the start and end them before a fork, as OpenBLAS does. Threads
+    that remain are those that a rank would miss.
     """
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    if len(names) == 1:
-        return ""
-    return f"what it has loaded has started threads ({', '.join(sorted(names))})"
 
 
 def serve(control: socket.socket, launcher: int, words: Sequence[str]) -> bool:
@@ -137,7 +133,8 @@ def main(arguments: Sequence[str]) -> None:
     os.set_inheritable(control.fileno(), False)
     import_folder(words)
     load_modules(modules.split(","))
-    control.send(json.dumps({"problem": why_unfit()}).encode())
+    end_idle_threads()
+    control.send(json.dumps({"problem": why_unfit("what it has loaded")}).encode())
     if serve(control, int(launcher), words):
         run_program(words)
 

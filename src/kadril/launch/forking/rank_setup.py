@@ -23,7 +23,7 @@ def become_rank(
     """Take over variables, descriptors and processors of a rank.
 
     Args:
-        request: what `ForkServer.fork` has asked for.
+        request: what `ForkClient.fork` has asked for.
         descriptors: that came with it.
         words: of the command line, from the program on.
         launcher: the parent of this process.

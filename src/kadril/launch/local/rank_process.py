@@ -21,7 +21,7 @@ __all__ = ["RankForks", "RankProcess"]
 
 
 class RankForks(Protocol):
-    """Source of forked ranks, where no program is to be started; see `ForkServer.fork`."""
+    """Source of forked ranks, where no program is to be started; see `ForkClient.fork`."""
 
     def fork(
         self,
