@@ -85,16 +85,16 @@ from kadril.nn.loss.elementwise import (
     DistributedPoissonNLLLoss,
     DistributedSmoothL1Loss,
 )
-from kadril.nn.norm.batch import (
+from kadril.nn.norm.batch_norm import (
     DistributedBatchNorm,
     DistributedBatchNorm1d,
     DistributedBatchNorm2d,
     DistributedBatchNorm3d,
 )
-from kadril.nn.norm.group import DistributedGroupNorm
-from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.group_norm import DistributedGroupNorm
+from kadril.nn.norm.layer_norm import DistributedLayerNorm
 from kadril.nn.norm.local_contrast import DistributedLocalContrastNorm2d
-from kadril.nn.norm.rms import DistributedRMSNorm
+from kadril.nn.norm.rms_norm import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
     DistributedAdaptiveAvgPool2d,

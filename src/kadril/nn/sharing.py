@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kadril.ops.calling import beneath, tie, tied
-from kadril.ops.linear import Adjoint, pull_back
+from kadril.ops.linear_operator import Adjoint, pull_back
 from kadril.ops.replicated import SpreadOperator
 from kadril.partition import Group, Interval, Partition
 

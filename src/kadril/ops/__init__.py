@@ -24,7 +24,7 @@ spread               total                of a tensor that all workers hold alik
 | `box_plan.py`, `edges.py` | its plan; what is beyond the ends of a dim |
 | `structure.py` | what each worker holds of a tensor; plans that follow from it |
 | `moves/` | moves of boxes between workers: plans, and what runs them |
-| `linear.py` | linear operators, as autograd knows them |
+| `linear_operator.py` | linear operators, as autograd knows them |
 | `composed.py`, `calling.py` | gradients of gradients; every rank in the graph |
 """
 

@@ -22,7 +22,7 @@ import torch
 from kadril.errors import MismatchError
 from kadril.ops.all_sum_reduce import axes_to_reduce
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.ops.structure import Structure, agree_in_line
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition

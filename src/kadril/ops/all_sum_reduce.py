@@ -14,7 +14,7 @@ import torch
 
 from kadril import _native
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
+from kadril.ops.linear_operator import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves.shm_carrier import memory_for
 from kadril.ops.structure import any_requires_grad, is_differentiable
 from kadril.ops.zero_volume import nothing_of

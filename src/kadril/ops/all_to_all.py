@@ -23,7 +23,7 @@ import torch
 from kadril.errors import MismatchError
 from kadril.ops.all_gather import check_dim
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.ops.reduce_scatter import sizes_along
 from kadril.ops.structure import Structure, agree_in_line
 from kadril.ops.zero_volume import nothing_of

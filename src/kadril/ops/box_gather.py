@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from kadril.ops.box_plan import BoxPlan, WorkerBoxes
-from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.linear_operator import Reverse, apply_operator
 from kadril.ops.moves.carriers import MoveOperator, move
 from kadril.ops.moves.mover import Mover, Planned
 from kadril.ops.structure import PlanCache, Structure, shared_plans

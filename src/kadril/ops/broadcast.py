@@ -15,7 +15,7 @@ import torch
 
 from kadril.errors import MismatchError
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.ops.repartition import union_of
 from kadril.ops.structure import Structure, agree
 from kadril.ops.zero_volume import nothing_of, zero_volume_tensor

@@ -21,7 +21,7 @@ import torch
 
 from kadril.ops.all_sum_reduce import axes_to_reduce, reduced
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.ops.structure import any_requires_grad
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition

@@ -20,7 +20,7 @@ from kadril.errors import MismatchError
 from kadril.ops.all_gather import AllGatherOperator, as_axes, check_dim, dims_of
 from kadril.ops.all_sum_reduce import axes_to_reduce
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.linear_operator import Reverse, apply_operator
 from kadril.ops.structure import agree_in_line
 from kadril.ops.zero_volume import nothing_of
 from kadril.partition import Group, Partition, balanced_sizes

@@ -17,7 +17,7 @@ import torch
 
 from kadril.ops.all_sum_reduce import reduced
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.linear_operator import Reverse, apply_operator
 from kadril.partition import Group
 
 __all__ = ["SpreadOperator", "spread", "total"]

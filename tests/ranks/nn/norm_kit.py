@@ -9,9 +9,9 @@ import torch
 from partition_kit import Blocks, block
 from rounding_kit import U, error
 
-from kadril.nn.norm.batch import DistributedBatchNorm
-from kadril.nn.norm.group import DistributedGroupNorm
-from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.batch_norm import DistributedBatchNorm
+from kadril.nn.norm.group_norm import DistributedGroupNorm
+from kadril.nn.norm.layer_norm import DistributedLayerNorm
 from kadril.partition import Partition
 from kadril.testing import integer_valued
 

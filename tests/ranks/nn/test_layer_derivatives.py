@@ -25,7 +25,7 @@ import kadril.nn as knn
 from kadril import ops
 from kadril.nn import primitives
 from kadril.nn.distribution.replicas import Cutter
-from kadril.ops.linear import DoneFunction
+from kadril.ops.linear_operator import DoneFunction
 from kadril.partition import Partition, world_partition
 from kadril.testing import ranks
 from kadril.world import World

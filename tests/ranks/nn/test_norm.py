@@ -14,14 +14,14 @@ from rounding_kit import U, error
 
 from kadril.errors import MismatchError
 from kadril.nn.norm import standardize
-from kadril.nn.norm.batch import (
+from kadril.nn.norm.batch_norm import (
     DistributedBatchNorm,
     DistributedBatchNorm1d,
     DistributedBatchNorm2d,
     DistributedBatchNorm3d,
 )
-from kadril.nn.norm.group import DistributedGroupNorm
-from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.group_norm import DistributedGroupNorm
+from kadril.nn.norm.layer_norm import DistributedLayerNorm
 from kadril.partition import world_partition
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World

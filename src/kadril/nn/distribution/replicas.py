@@ -19,7 +19,7 @@ from kadril.ops import zero_volume_tensor
 from kadril.ops.box_gather import BoxGather
 from kadril.ops.box_plan import Blocks, BoxPlan, box_at, plan_boxes
 from kadril.ops.calling import uncompiled
-from kadril.ops.linear import Reverse, apply_operator
+from kadril.ops.linear_operator import Reverse, apply_operator
 from kadril.ops.moves.carriers import MoveOperator
 from kadril.ops.structure import PlanCache, Structure
 from kadril.partition import Interval, Partition, balanced_intervals

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 
 from kadril import ops
-from kadril.nn.loss.layer import LossLayer, global_sizes, wide
 from kadril.nn.loss.log_softmax import log_softmax
+from kadril.nn.loss.loss_layer import LossLayer, global_sizes, wide
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure, agree
 from kadril.partition import Interval, Partition

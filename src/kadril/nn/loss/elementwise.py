@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from kadril.nn.loss.layer import LossLayer, cut_like, global_sizes, wide
+from kadril.nn.loss.loss_layer import LossLayer, cut_like, global_sizes, wide
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure
 from kadril.partition import Partition

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kadril.ops.all_sum_reduce import SumOperator, reduced
 from kadril.ops.calling import anchor_for, apply
-from kadril.ops.linear import Adjoint, pull_back
+from kadril.ops.linear_operator import Adjoint, pull_back
 from kadril.partition import Group
 
 __all__ = ["log_softmax"]

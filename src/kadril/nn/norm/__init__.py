@@ -2,7 +2,7 @@
 
 | file | has |
 |---|---|
-| `batch.py`, `group.py`, `layer.py`, `rms.py` | one norm each |
+| `batch_norm.py`, `group_norm.py`, `layer_norm.py`, `rms_norm.py` | one norm each |
 | `local_contrast.py` | local contrast normalisation, which needs halos |
 | `partitioned_norm.py` | their base classes: agreement, plans, parameters for this worker's block |
 | `standardize.py` | mean and variance over several workers, and the adjoint: the equations |

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.ops.moves import packed_carrier, shm_carrier
 from kadril.ops.moves.move_plan import Moves
 from kadril.ops.moves.packing import own_adjoint

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kadril import _native
-from kadril.ops.linear import Adjoint, apply_operator, put_in_graph, resolved
+from kadril.ops.linear_operator import Adjoint, apply_operator, put_in_graph, resolved
 from kadril.ops.moves.carriers import MoveOperator
 from kadril.ops.moves.move_plan import Moves
 from kadril.ops.moves.shm_carrier import (

@@ -59,15 +59,15 @@ from kadril.nn.embedding import DistributedEmbedding
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.nn.linear import DistributedLinear
 from kadril.nn.locally_connected import DistributedLocallyConnected2d, WholeLocallyConnected2d
-from kadril.nn.norm.batch import (
+from kadril.nn.norm.batch_norm import (
     DistributedBatchNorm1d,
     DistributedBatchNorm2d,
     DistributedBatchNorm3d,
 )
-from kadril.nn.norm.group import DistributedGroupNorm
-from kadril.nn.norm.layer import DistributedLayerNorm
+from kadril.nn.norm.group_norm import DistributedGroupNorm
+from kadril.nn.norm.layer_norm import DistributedLayerNorm
 from kadril.nn.norm.local_contrast import DistributedLocalContrastNorm2d
-from kadril.nn.norm.rms import DistributedRMSNorm
+from kadril.nn.norm.rms_norm import DistributedRMSNorm
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
     DistributedAdaptiveAvgPool2d,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kadril.ops.linear import apply_operator
+from kadril.ops.linear_operator import apply_operator
 from kadril.partition import Group
 
 from ..utilities.torch import zero_volume_tensor

@@ -32,8 +32,8 @@ from kadril.nn.distribution.rules.functions.along_dims import (
     refuse_dtype,
 )
 from kadril.nn.distribution.rules.whole_operands import along_whole
-from kadril.nn.loss.layer import wide
 from kadril.nn.loss.log_softmax import log_softmax
+from kadril.nn.loss.loss_layer import wide
 from kadril.ops.structure import agree
 
 __all__ = ["REDUCTIONS", "SOFTMAX_LAYERS", "make_twice"]

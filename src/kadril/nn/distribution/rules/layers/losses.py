@@ -24,7 +24,7 @@ from kadril.nn.distribution.rules.call import BlockFunction, Call, Decision, Ref
 from kadril.nn.distribution.rules.functions.pointwise import common_layout, share_of
 from kadril.nn.loss import elementwise
 from kadril.nn.loss.classes import DistributedCrossEntropyLoss, DistributedNLLLoss
-from kadril.nn.loss.layer import wide
+from kadril.nn.loss.loss_layer import wide
 
 __all__ = ["LOSS_FUNCTIONS", "LOSS_LAYERS"]
 

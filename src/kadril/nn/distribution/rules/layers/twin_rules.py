@@ -20,7 +20,7 @@ from kadril.nn.distribution.rules.functions.extremes import make_first_largest
 from kadril.nn.distribution.rules.functions.sums import make_sum
 from kadril.nn.distribution.rules.layers.seeded_dropout import make_dropout
 from kadril.nn.distribution.rules.whole_operands import ask_to_gather
-from kadril.nn.norm.group import DistributedGroupNorm
+from kadril.nn.norm.group_norm import DistributedGroupNorm
 from kadril.partition import Partition
 
 __all__ = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedGroupNorm"]
 
 
-class Plan(NamedTuple):
+class GroupNormPlan(NamedTuple):
     """Plan for one structure of the input; computed once.
 
     Attributes:
@@ -104,7 +104,9 @@ class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
         twin.weight, twin.bias = layer.weight, layer.bias
         return twin.train(layer.training)
 
-    def _normalize(self, x: torch.Tensor, plan: Plan, structure: Structure) -> torch.Tensor:
+    def _normalize(
+        self, x: torch.Tensor, plan: GroupNormPlan, structure: Structure
+    ) -> torch.Tensor:
         weight, bias = self._share([self.weight, self.bias], slice(*plan.channels))
         if plan.rows is None:
             # Not functional.group_norm, which refuses one value per group in a block.
@@ -119,7 +121,7 @@ class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
         )
         return y.view(x.shape)
 
-    def _plan(self, structure: Structure) -> Plan:
+    def _plan(self, structure: Structure) -> GroupNormPlan:
         blocks = self._blocks_of_floats(structure)
         self._check_channels(blocks[1], self.num_channels)
         num_values = math.prod(block[-1].stop for block in blocks)
@@ -135,7 +137,7 @@ class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
         axes = range(2 if are_whole else 1, self.P_x.dim)
         group = self.P_x.axis_group(list(axes))
         if group.transport.size == 1 and channels.size:
-            return Plan(channels, channels.size // each, None)
+            return GroupNormPlan(channels, channels.size // each, None)
         first = channels.start // each if are_whole else 0
         num_groups = channels.size // each if are_whole else self.num_groups
         batch = interval_here(self.P_x, blocks, 0).size
@@ -148,4 +150,4 @@ class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
             groups = torch.arange(theirs.start, theirs.stop) // each - first
             size = torch.full(groups.shape, math.prod(structure.shapes[rank][2:]))
             counts[place].index_add_(0, groups, size.double())
-        return Plan(channels, num_groups, Rows(group, owner, counts.repeat(1, batch)))
+        return GroupNormPlan(channels, num_groups, Rows(group, owner, counts.repeat(1, batch)))

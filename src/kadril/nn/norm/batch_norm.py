@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class Plan(NamedTuple):
+class BatchNormPlan(NamedTuple):
     """Plan for one structure of the input; computed once.
 
     Attributes:
@@ -120,7 +120,9 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
         twin.num_batches_tracked = layer.num_batches_tracked
         return twin.train(layer.training)
 
-    def _normalize(self, x: torch.Tensor, plan: Plan, structure: Structure) -> torch.Tensor:
+    def _normalize(
+        self, x: torch.Tensor, plan: BatchNormPlan, structure: Structure
+    ) -> torch.Tensor:
         here = slice(*plan.channels)
         weight, bias = self._share([self.weight, self.bias], here)
         if not self.training and self.running_mean is not None and self.running_var is not None:
@@ -157,7 +159,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
             )
         super()._check_partition()
 
-    def _plan(self, structure: Structure) -> Plan:
+    def _plan(self, structure: Structure) -> BatchNormPlan:
         blocks = self._blocks_of_floats(structure)
         self._check_channels(blocks[1], self.num_features)
         channels = interval_here(self.P_x, blocks, 1)
@@ -165,7 +167,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
         others = [axis for axis in range(self.P_x.dim) if axis != 1]
         group = self.P_x.axis_group(others)
         if group.transport.size == 1 and channels.size:
-            return Plan(channels, num_channels, None)
+            return BatchNormPlan(channels, num_channels, None)
         sizes = [
             shape
             for rank, shape in enumerate(structure.shapes)
@@ -178,7 +180,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
         is_matrix = self.P_x.dim == 2
         repeat = 1 if is_matrix else interval_here(self.P_x, blocks, 0).size
         owner = torch.arange(channels.size).repeat(repeat)
-        return Plan(
+        return BatchNormPlan(
             channels, num_channels, Rows(group, owner, counts[:, None].expand(-1, channels.size))
         )
 
@@ -211,7 +213,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
     def _locally(
         self,
         x: torch.Tensor,
-        plan: Plan,
+        plan: BatchNormPlan,
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
         factor: float,
@@ -227,7 +229,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
             self._gather_channels(plan)
         return y
 
-    def _update_running(self, statistics: Statistics, plan: Plan, factor: float) -> None:
+    def _update_running(self, statistics: Statistics, plan: BatchNormPlan, factor: float) -> None:
         """Update the running statistics by those of a batch."""
         is_tracked = self.training and self.track_running_stats
         if not is_tracked or self.running_mean is None or self.running_var is None:
@@ -242,7 +244,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
                 running.copy_((1 - factor) * running.double() + factor * value)
         self._gather_channels(plan)
 
-    def _gather_channels(self, plan: Plan) -> None:
+    def _gather_channels(self, plan: BatchNormPlan) -> None:
         """Exchange running statistics between workers that have different channels."""
         if len(plan.num_channels) == 1 or self.running_mean is None or self.running_var is None:
             return

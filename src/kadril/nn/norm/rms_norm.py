@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from kadril import ops
-from kadril.nn.loss.layer import wide
+from kadril.nn.loss.loss_layer import wide
 from kadril.nn.norm.partitioned_norm import LastDimsNorm
 from kadril.ops.calling import uncompiled
 from kadril.ops.structure import Structure

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedLayerNorm"]
 
 
-class Plan(NamedTuple):
+class LayerNormPlan(NamedTuple):
     """Plan for one structure of the input; computed once.
 
     Attributes:
@@ -98,7 +98,9 @@ class DistributedLayerNorm(LastDimsNorm, torch.nn.LayerNorm):
         twin.weight, twin.bias = layer.weight, layer.bias
         return twin.train(layer.training)
 
-    def _normalize(self, x: torch.Tensor, plan: Plan, structure: Structure) -> torch.Tensor:
+    def _normalize(
+        self, x: torch.Tensor, plan: LayerNormPlan, structure: Structure
+    ) -> torch.Tensor:
         weight, bias = self._share([self.weight, self.bias], plan.here)
         if plan.rows is None:
             return functional.layer_norm(x, list(self.normalized_shape), weight, bias, self.eps)
@@ -114,16 +116,18 @@ class DistributedLayerNorm(LastDimsNorm, torch.nn.LayerNorm):
         y = y if weight is None else y * weight
         return (y if bias is None else y + bias).to(x.dtype)
 
-    def _plan(self, structure: Structure) -> Plan:
+    def _plan(self, structure: Structure) -> LayerNormPlan:
         blocks = self._blocks_of_floats(structure)
         here = self._last_dims_here(blocks)
         group = self.P_x.axis_group(range(self.num_lead, self.P_x.dim))
         if group.transport.size == 1:
-            return Plan(here, None)
+            return LayerNormPlan(here, None)
         lead = range(self.num_lead)
         num_rows = math.prod(interval_here(self.P_x, blocks, dim).size for dim in lead)
         shapes = [structure.shapes[self.P_x.ranks.index(rank)] for rank in group.ranks]
         counts = torch.tensor(
             [math.prod(shape[self.num_lead :]) for shape in shapes], dtype=torch.float64
         )
-        return Plan(here, Rows(group, torch.arange(num_rows), counts[:, None].expand(-1, num_rows)))
+        return LayerNormPlan(
+            here, Rows(group, torch.arange(num_rows), counts[:, None].expand(-1, num_rows))
+        )
