@@ -16,48 +16,15 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from death_kit import allreduce_for_ever, check_survivors, wait_for_rank
 
 import kadril
 from kadril.testing import Ranks
-from kadril.testing.faults import mark
 from kadril.testing.mpi_worker_pool import Unavailable, find_mpi
-from kadril.testing.outcome import Outcome
-from kadril.world import World
-
-BOUND = 2.0  # seconds; a roll call of the survivors is in it
 
 COUNTS = {"meeting": 3, "packets": 3_000_000}
 
 CARRIERS = ("c10d", "tcp")
-
-
-def allreduce_for_ever(world: World, count: int) -> None:
-    array = torch.zeros(count)
-    world.transport.allreduce(array)
-    mark("running")
-    while True:
-        world.transport.allreduce(array)
-
-
-def wait_for_rank(world: World, missing: int) -> None:
-    """Wait in a barrier for a rank that does something else."""
-    world.transport.barrier()
-    mark("running")
-    if world.rank == missing:
-        signal.pause()
-    world.transport.barrier()
-
-
-def check_survivors(outcomes: list[Outcome], victim: int) -> None:
-    assert outcomes[victim].signal == signal.SIGKILL
-    for outcome in outcomes:
-        if outcome.rank != victim:
-            assert outcome.error is not None, outcome
-            assert outcome.error.type == "PeerLost", outcome
-            assert outcome.error.fields["rank"] == victim, outcome
-            assert outcome.delay is not None
-            assert outcome.delay < BOUND, f"took {outcome.delay:.3f} s"
 
 
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from death_kit import allreduce_for_ever
 
 from kadril.testing import HostNetwork, Ranks, hosts
 from kadril.testing.faults import gate, mark
@@ -47,14 +48,6 @@ def sum_of_ranks(world: World) -> tuple[str, float, list[int]]:
     part.allreduce(ones)
     assert ones.tolist() == [part.size] * 3
     return world.transport.kind, total.unique().item(), list(world.layout.hosts[0])
-
-
-def allreduce_for_ever(world: World, count: int) -> None:
-    array = torch.zeros(count)
-    world.transport.allreduce(array)
-    mark("running")
-    while True:
-        world.transport.allreduce(array)
 
 
 def sum_many(world: World, count: int, times: int) -> list[float]:

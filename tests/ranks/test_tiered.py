@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conformance import offsets
-from test_conformance_death import allreduce_for_ever, check_survivors, wait_for_rank
+from death_kit import allreduce_for_ever, check_survivors, wait_for_rank
 
 from kadril.errors import PeerLost, Stalled
 from kadril.testing import Ranks, ranks

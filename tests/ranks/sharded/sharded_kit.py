@@ -1,9 +1,8 @@
 """Parameters whose gradients a test chooses, and what one process would make of them.
 
-With loss = sum_i <p_i, c_i> the gradient of p_i is c_i, whatever p_i is. Where the c_i are small
-integers their sums over ranks are exact in any order, so every optimizer, after any number of
-steps, has the bits of one process that was given the mean of the gradients. Means are exact where
-the number of ranks is a power of two; for three ranks gradients are multiples of three.
+A trainer has the bits of one process that was given the mean of the gradients (`gradient_kit`).
+Means are exact where the number of ranks is a power of two; for three ranks gradients are
+multiples of three.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from gradient_kit import Pull, backward, combined, patterns, step_with
 
 from kadril.sharded import POS_Trainer
 from kadril.world import World
@@ -19,8 +19,6 @@ from kadril.world import World
 # Large ones and several that share a bucket, 0-dim, empty, and lengths that no number of ranks
 # divides.
 SHAPES: tuple[tuple[int, ...], ...] = ((3,), (2, 5), (), (0,), (300_007,), (4, 1, 3), (1021,))
-
-Pull = list[torch.Tensor | None]
 
 # Class and options; numbers need not be exact, since every step is done in the same way.
 OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
@@ -48,7 +46,7 @@ def make_parameters(
     shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32
 ) -> list[torch.nn.Parameter]:
     """The same small integers on every rank."""
-    return [torch.nn.Parameter(pattern(shape, seed, dtype)) for seed, shape in enumerate(shapes)]
+    return [torch.nn.Parameter(each) for each in patterns(shapes, 0, dtype)]
 
 
 def zeros(shapes: Sequence[tuple[int, ...]] = SHAPES) -> list[torch.nn.Parameter]:
@@ -61,12 +59,6 @@ def named(parameters: Iterable[torch.nn.Parameter]) -> dict[str, torch.nn.Parame
     return {f"p{place}": each for place, each in enumerate(parameters)}
 
 
-def pattern(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Integers from -5 to 5."""
-    numbers = torch.arange(torch.Size(shape).numel(), dtype=torch.int64)
-    return ((numbers * 7 + seed * 5) % 11 - 5).to(dtype).reshape(shape)
-
-
 def pull_of(
     rank: int,
     step: int,
@@ -76,17 +68,7 @@ def pull_of(
 ) -> Pull:
     """The gradients that one rank has in one step; their mean over the ranks is exact."""
     factor = 3 if size == 3 else 1
-    return [
-        pattern(shape, 3 * rank + 17 * step + place, dtype) * factor
-        for place, shape in enumerate(shapes)
-    ]
-
-
-def backward(parameters: Iterable[torch.Tensor], pull: Pull) -> None:
-    """Give each parameter its gradient through autograd; None leaves it out of the graph."""
-    terms = [(p * c).sum() for p, c in zip(parameters, pull, strict=True) if c is not None]
-    if terms:
-        sum(terms[1:], terms[0]).backward()
+    return [each * factor for each in patterns(shapes, 3 * rank + 17 * step, dtype)]
 
 
 def add_up(passes: Sequence[Pull], shapes: Sequence[tuple[int, ...]] = SHAPES) -> Pull:
@@ -102,11 +84,7 @@ def add_up(passes: Sequence[Pull], shapes: Sequence[tuple[int, ...]] = SHAPES) -
 
 def mean(pulls: Sequence[Pull]) -> Pull:
     """Return the mean over all ranks where any has a gradient, zeros from those that have none."""
-    results: Pull = []
-    for column in zip(*pulls, strict=True):
-        present = [each for each in column if each is not None]
-        results.append(sum(present[1:], present[0]) / len(pulls) if present else None)
-    return results
+    return combined(pulls, len(pulls))
 
 
 def mean_of_step(step: int, size: int, **kind: Any) -> Pull:
@@ -123,10 +101,7 @@ def one_process(
     """Parameters and optimizer after a plain optimizer took a step with each list of gradients."""
     parameters = make_parameters(shapes, dtype)
     optimizer = make(parameters)
-    for each in gradients:
-        for parameter, gradient in zip(parameters, each, strict=True):
-            parameter.grad = None if gradient is None else gradient.clone()
-        optimizer.step()
+    step_with(optimizer, parameters, gradients)
     return parameters, optimizer
 
 
@@ -152,12 +127,6 @@ def train(
         trainer.zero_grad()
         backward(parameters, pull_of(trainer.rank, step, trainer.size, **kind))
         trainer.step()
-
-
-def assert_same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> None:
-    """Equal to the last bit."""
-    for place, (a, b) in enumerate(zip(left, right, strict=True)):
-        assert torch.equal(a, b), f"parameter {place}: {a.detach()} is not {b.detach()}"
 
 
 class SmallerWorld:

@@ -19,11 +19,10 @@ from checkpoint_kit import (
     make_trainer,
     remove,
 )
+from gradient_kit import assert_same, backward
 from sharded_kit import (
     OPTIMIZERS,
     SmallerWorld,
-    assert_same,
-    backward,
     make_parameters,
     mean_of_step,
     one_process,

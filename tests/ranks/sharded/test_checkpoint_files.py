@@ -10,7 +10,8 @@ from unittest import TestCase
 import pytest
 import torch
 from checkpoint_kit import contents, everything, full_disk, make_trainer, train_more
-from sharded_kit import assert_same, backward, make_parameters, pull_of
+from gradient_kit import assert_same, backward
+from sharded_kit import make_parameters, pull_of
 
 from kadril.errors import CheckpointError
 from kadril.sharded import POS_Trainer, dcp

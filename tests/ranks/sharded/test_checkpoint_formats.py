@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from sharded_kit import assert_same, trained_alone, zeros
+from gradient_kit import assert_same
+from sharded_kit import trained_alone, zeros
 
 from kadril.sharded import POS_Trainer
 from kadril.testing import ranks

@@ -21,13 +21,12 @@ from checkpoint_kit import (
     train_more,
 )
 from dcp_kit import NAME, OPTIONS, alone, process_group, save_on
+from gradient_kit import assert_same, backward
 from sharded_kit import (
     OPTIMIZERS,
     OTHER_OPTIMIZERS,
     SHAPES,
     SmallerWorld,
-    assert_same,
-    backward,
     make_parameters,
     mean_of_step,
     named,

@@ -20,7 +20,8 @@ from checkpoint_kit import (
     train_more,
 )
 from dcp_kit import NAME, OPTIONS, alone, process_group
-from sharded_kit import assert_same, make_parameters, named, train, trained_alone, zeros
+from gradient_kit import assert_same
+from sharded_kit import make_parameters, named, train, trained_alone, zeros
 from torch import nn
 from torch.distributed import checkpoint as torch_dcp
 

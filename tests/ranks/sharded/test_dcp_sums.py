@@ -13,7 +13,7 @@ import pytest
 import torch
 from checkpoint_kit import contents, everything, flip_a_bit, make_trainer, train_more
 from dcp_kit import alone, process_group
-from sharded_kit import assert_same
+from gradient_kit import assert_same
 from torch.distributed import checkpoint as torch_dcp
 from torch.distributed.checkpoint.api import CheckpointException
 

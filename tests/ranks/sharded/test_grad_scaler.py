@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sharded_kit import (
-    OPTIMIZERS,
-    Pull,
-    assert_same,
-    make_parameters,
-    mean_of_step,
-    one_process,
-    plain,
-    pull_of,
-)
+from gradient_kit import Pull, assert_same
+from sharded_kit import OPTIMIZERS, make_parameters, mean_of_step, one_process, plain, pull_of
 
 from kadril.errors import StateError
 from kadril.sharded import GradScaler, POS_Trainer, ShardedOptimizer

@@ -1,6 +1,6 @@
 """Gradients of compiled passes go the way of eager ones: no rank waits, and all of them add up.
 
-With loss = sum_i <p_i, c_i> the gradient of p_i is c_i, as in `sharded_kit`. Two parameters are
+With loss = sum_i <p_i, c_i> the gradient of p_i is c_i, as in `gradient_kit`. Two parameters are
 large enough to be sent by themselves, from the memory of the graph; the others travel together.
 """
 
@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradient_kit import Pull, assert_same
 from graph_kit import batch, total, whole
 from inductor_kit import inductor
 from sharded_kit import (
     OPTIMIZERS,
-    Pull,
     add_up,
-    assert_same,
     make_parameters,
     mean,
     mean_of_step,

@@ -6,9 +6,9 @@ import gc
 from pathlib import Path
 
 import torch
+from gradient_kit import assert_same
 from graph_kit import WIDTH, batch, total, whole
 from inductor_kit import forget, inductor
-from sharded_kit import assert_same
 from torch import nn
 from torch._dynamo.utils import counters
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_kit import contents, everything, make_trainer, train_more
-from sharded_kit import assert_same, backward, make_parameters, pull_of, train
+from gradient_kit import assert_same, backward
+from sharded_kit import make_parameters, pull_of, train
 from torch import nn
 
 from kadril.errors import CheckpointError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_kit import assert_same, backward, make_parameters, pull_of
+from gradient_kit import assert_same, backward
+from sharded_kit import make_parameters, pull_of
 
 from kadril.errors import StateError
 from kadril.sharded import POS_Trainer, ShardedOptimizer

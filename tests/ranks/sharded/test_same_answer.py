@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from dcp_kit import process_group
-from sharded_kit import OPTIMIZERS, assert_same
+from gradient_kit import assert_same
+from sharded_kit import OPTIMIZERS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

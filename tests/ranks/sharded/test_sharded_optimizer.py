@@ -10,16 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from dcp_kit import process_group
-from sharded_kit import (
-    OPTIMIZERS,
-    assert_same,
-    backward,
-    make_parameters,
-    mean_of_step,
-    one_process,
-    plain,
-    pull_of,
-)
+from gradient_kit import assert_same, backward
+from sharded_kit import OPTIMIZERS, make_parameters, mean_of_step, one_process, plain, pull_of
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 

@@ -6,12 +6,12 @@ import pickle
 
 import pytest
 import torch
+from gradient_kit import assert_same
 from sharded_kit import (
     OPTIMIZERS,
     OTHER_OPTIMIZERS,
     SHAPES,
     SmallerWorld,
-    assert_same,
     make_parameters,
     train,
     trained_alone,

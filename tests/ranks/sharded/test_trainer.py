@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradient_kit import assert_same, backward, two_layers
 from sharded_kit import (
     OPTIMIZERS,
-    assert_same,
-    backward,
     make_parameters,
     mean_of_step,
     one_process,
@@ -111,18 +110,6 @@ def test_fifty_steps_of_a_model_have_the_bits_of_an_all_reduce(world: World) -> 
                 world.transport.allreduce(parameter.grad, postscale=1 / world.size)
             optimizer.step()
         assert_same(sharded.parameters(), reduced.parameters())
-
-
-def two_layers() -> torch.nn.Module:
-    """Small integers as weights, float64: two steps stay within 53 bits."""
-    model = torch.nn.Sequential(
-        torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
-    ).double()
-    with torch.no_grad():
-        for seed, parameter in enumerate(model.parameters()):
-            numbers = torch.arange(parameter.numel()).reshape(parameter.shape)
-            parameter.copy_((numbers * 5 + seed) % 7 - 3)
-    return model
 
 
 @ranks(1, 2, 4)

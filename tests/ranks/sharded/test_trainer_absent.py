@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import torch
+from gradient_kit import Pull, assert_same, backward
 from sharded_kit import (
     OPTIMIZERS,
-    Pull,
     add_up,
-    assert_same,
-    backward,
     make_parameters,
     mean,
     mean_of_step,

@@ -7,18 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from sharded_kit import (
-    OPTIMIZERS,
-    Pull,
-    add_up,
-    assert_same,
-    backward,
-    make_parameters,
-    mean,
-    one_process,
-    plain,
-    pull_of,
-)
+from gradient_kit import Pull, assert_same, backward
+from sharded_kit import OPTIMIZERS, add_up, make_parameters, mean, one_process, plain, pull_of
 
 from kadril.errors import MismatchError
 from kadril.sharded import POS_Trainer

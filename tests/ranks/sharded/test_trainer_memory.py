@@ -6,7 +6,8 @@ import gc
 
 import pytest
 import torch
-from sharded_kit import assert_same, backward, make_parameters
+from gradient_kit import assert_same, backward
+from sharded_kit import make_parameters
 
 from kadril.sharded import POS_Trainer
 from kadril.testing import Ranks, ranks

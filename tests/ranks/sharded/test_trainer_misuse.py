@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_kit import (
-    OPTIMIZERS,
-    assert_same,
-    backward,
-    make_parameters,
-    mean,
-    one_process,
-    plain,
-    pull_of,
-)
+from gradient_kit import assert_same, backward
+from sharded_kit import OPTIMIZERS, make_parameters, mean, one_process, plain, pull_of
 
 from kadril.errors import MismatchError, StateError, UnsupportedError
 from kadril.sharded import POS_Trainer, ShardedOptimizer

@@ -5,15 +5,8 @@ from __future__ import annotations
 import threading
 
 import torch
-from sharded_kit import (
-    OPTIMIZERS,
-    assert_same,
-    make_parameters,
-    mean_of_step,
-    one_process,
-    plain,
-    train,
-)
+from gradient_kit import assert_same
+from sharded_kit import OPTIMIZERS, make_parameters, mean_of_step, one_process, plain, train
 
 from kadril.sharded import POS_Trainer
 from kadril.sharded.optimizer.overlapped_step import NUM_PORTIONS, portions_of

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sharded_kit import (
-    OPTIMIZERS,
-    assert_same,
-    backward,
-    make_parameters,
-    mean_of_step,
-    one_process,
-    plain,
-    pull_of,
-)
+from gradient_kit import assert_same, backward
+from sharded_kit import OPTIMIZERS, make_parameters, mean_of_step, one_process, plain, pull_of
 
 from kadril.sharded import POS_Trainer
 from kadril.testing import ranks

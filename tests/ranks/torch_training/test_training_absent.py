@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import torch
+from gradient_kit import Pull, assert_same, backward, combined
 from training_kit import (
-    Pull,
     all_ranks,
     assert_gradients,
-    assert_same,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
     one_process,

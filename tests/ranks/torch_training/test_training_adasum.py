@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 import torch
-from training_kit import assert_same, backward, make_parameters, momentum_sgd, pattern, pull_of
+from gradient_kit import assert_same, backward, pattern
+from training_kit import make_parameters, momentum_sgd, pull_of
 
 import kadril.torch as hvd
 from kadril.errors import UnsupportedError
@@ -86,7 +87,7 @@ def test_ranks_agree_after_every_step(world: World) -> None:
             for parameter in parameters:
                 everyone = hvd.allgather(parameter.detach()[None])
                 assert_same(everyone, [everyone[0]] * world.size)
-        assert not torch.equal(parameters[2], pattern((2, 2), 2))  # it has moved
+        assert not torch.equal(parameters[2], pattern((2, 2), 2, torch.float64))  # it has moved
 
 
 @ranks(1)

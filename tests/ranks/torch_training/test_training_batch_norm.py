@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from training_kit import assert_same
+from gradient_kit import assert_same
 
 import kadril.torch as hvd
 from kadril.testing import ranks

@@ -8,13 +8,11 @@ import pickle
 
 import pytest
 import torch
+from gradient_kit import assert_same, backward, combined
 from training_kit import (
     all_ranks,
     assert_gradients,
-    assert_same,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
     one_process,

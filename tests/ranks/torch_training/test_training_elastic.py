@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_kit import assert_same, backward, make_parameters, momentum_sgd, pull_of
+from gradient_kit import assert_same, backward
+from training_kit import make_parameters, momentum_sgd, pull_of
 
 import kadril.torch as hvd
 from kadril.errors import MismatchError, PeerLost, Stalled, StateError, UnsupportedError

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from gradient_kit import assert_same, backward, combined, two_layers
 from training_kit import (
     all_ranks,
     assert_gradients,
-    assert_same,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
     one_process,
@@ -67,18 +65,6 @@ def test_the_same_on_other_transports(world: World) -> None:
     hvd.init()
     check_steps(momentum_sgd, hvd.Sum, set_to_none=True)
     check_steps(momentum_sgd, hvd.Sum, set_to_none=False)
-
-
-def two_layers() -> torch.nn.Module:
-    """Small integers as weights, float64: two steps stay within 53 bits."""
-    model = torch.nn.Sequential(
-        torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
-    ).double()
-    with torch.no_grad():
-        for seed, parameter in enumerate(model.parameters()):
-            numbers = torch.arange(parameter.numel()).reshape(parameter.shape)
-            parameter.copy_((numbers * 5 + seed) % 7 - 3)
-    return model
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor) -> None:

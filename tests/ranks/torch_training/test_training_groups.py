@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from training_kit import (
-    all_ranks,
-    assert_gradients,
-    backward,
-    combined,
-    make_parameters,
-    momentum_sgd,
-    pull_of,
-)
+from gradient_kit import backward, combined
+from training_kit import all_ranks, assert_gradients, make_parameters, momentum_sgd, pull_of
 
 import kadril.torch as hvd
 from kadril.errors import NotInitializedError

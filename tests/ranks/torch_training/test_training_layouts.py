@@ -7,15 +7,13 @@ import weakref
 
 import pytest
 import torch
+from gradient_kit import backward, combined, pattern
 from training_kit import (
     all_ranks,
     assert_gradients,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
-    pattern,
     pull_of,
 )
 

@@ -7,14 +7,11 @@ import random
 from typing import Any
 
 import pytest
+from gradient_kit import Pull, assert_same, backward, combined
 from training_kit import (
     SHAPES,
-    Pull,
     assert_gradients,
-    assert_same,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
     one_process,

@@ -6,14 +6,12 @@ import warnings
 
 import pytest
 import torch
+from gradient_kit import assert_same, backward, combined
 from training_kit import (
     SHAPES,
     all_ranks,
     assert_gradients,
-    assert_same,
-    backward,
     both_ways,
-    combined,
     make_parameters,
     momentum_sgd,
     one_process,

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from training_kit import (
-    all_ranks,
-    assert_same,
-    backward,
-    combined,
-    make_parameters,
-    momentum_sgd,
-    one_process,
-    pull_of,
-)
+from gradient_kit import assert_same, backward, combined
+from training_kit import all_ranks, make_parameters, momentum_sgd, one_process, pull_of
 
 import kadril.torch as hvd
 from kadril.errors import MismatchError

@@ -1,8 +1,6 @@
 """Parameters whose gradients a test chooses, and what one process would make of them.
 
-With loss = sum_i <p_i, c_i> the gradient of p_i is c_i, whatever p_i is. Where the c_i are small
-integers their sums over ranks are exact in any order, so every optimizer, after any number of
-steps, has the bits of one process that was given the combined gradient.
+An optimizer has the bits of one process that was given the combined gradient (`gradient_kit`).
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradient_kit import Pull, patterns, step_with
 
 import kadril.torch as hvd
 from kadril.torch.optimizer import reducer
@@ -21,72 +20,39 @@ from kadril.world import World
 # Below and above the size from which a gradient travels by itself, 0-dim and empty ones too.
 SHAPES: tuple[tuple[int, ...], ...] = ((3,), (2, 5), (), (0,), (70_000,), (4, 1, 3))
 
-Pull = list[torch.Tensor | None]
-
 
 def make_parameters(
     shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float64
 ) -> list[torch.nn.Parameter]:
     """The same small integers on every rank."""
-    return [torch.nn.Parameter(pattern(shape, seed, dtype)) for seed, shape in enumerate(shapes)]
-
-
-def pattern(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Integers from -5 to 5."""
-    numbers = torch.arange(torch.Size(shape).numel(), dtype=torch.int64)
-    return ((numbers * 7 + seed * 5) % 11 - 5).to(dtype).reshape(shape)
+    return [torch.nn.Parameter(each) for each in patterns(shapes, 0, dtype)]
 
 
 def pull_of(
-    rank: int, step: int = 0, shapes: Sequence[tuple[int, ...]] = SHAPES, **kind: torch.dtype
+    rank: int,
+    step: int = 0,
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+    dtype: torch.dtype = torch.float64,
 ) -> Pull:
     """The gradients that one rank has in one step."""
-    return [
-        pattern(shape, 3 * rank + 17 * step + place, **kind) for place, shape in enumerate(shapes)
-    ]
-
-
-def backward(parameters: Iterable[torch.Tensor], pull: Pull) -> None:
-    """Give each parameter its gradient through autograd; None leaves it out of the graph."""
-    terms = [(p * c).sum() for p, c in zip(parameters, pull, strict=True) if c is not None]
-    if terms:
-        sum(terms[1:], terms[0]).backward()
-
-
-def combined(pulls: Sequence[Pull], divisor: int = 1) -> list[torch.Tensor | None]:
-    """Return the sum over all ranks where any has a gradient, divided."""
-    results: list[torch.Tensor | None] = []
-    for column in zip(*pulls, strict=True):
-        present = [each for each in column if each is not None]
-        results.append(sum(present[1:], present[0]) / divisor if present else None)
-    return results
+    return [*patterns(shapes, 3 * rank + 17 * step, dtype)]
 
 
 def one_process(
     make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
-    gradients: Sequence[list[torch.Tensor | None]],
+    gradients: Sequence[Pull],
     shapes: Sequence[tuple[int, ...]] = SHAPES,
     dtype: torch.dtype = torch.float64,
 ) -> list[torch.nn.Parameter]:
     """Parameters after a plain optimizer took a step with each list of gradients."""
     parameters = make_parameters(shapes, dtype)
-    optimizer = make(parameters)
-    for each in gradients:
-        for parameter, gradient in zip(parameters, each, strict=True):
-            parameter.grad = None if gradient is None else gradient.to(dtype)
-        optimizer.step()
+    step_with(make(parameters), parameters, gradients)
     return parameters
 
 
 def all_ranks(step: int = 0) -> list[Pull]:
     """The pulls of all ranks in one step."""
     return [pull_of(rank, step) for rank in range(hvd.size())]
-
-
-def assert_same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> None:
-    """Equal to the last bit."""
-    for place, (a, b) in enumerate(zip(left, right, strict=True)):
-        assert torch.equal(a, b), f"parameter {place}: {a.detach()} is not {b.detach()}"
 
 
 def assert_gradients(
