@@ -184,7 +184,7 @@ CYCLES = {
 
 
 def module_imports() -> dict[str, set[str]]:
-    """Which modules each one imports, inside functions and for types too.
+    """Return the modules that each one imports, inside functions and for types too.
 
     The facade is left out: it loads every package when its name is asked for.
     """
@@ -196,7 +196,7 @@ def module_imports() -> dict[str, set[str]]:
 
 
 def reachable(imports: dict[str, set[str]], start: str) -> set[str]:
-    """Modules that one imports, by way of others too."""
+    """Return the modules that one imports, by way of others too."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:
@@ -207,7 +207,7 @@ def reachable(imports: dict[str, set[str]], start: str) -> set[str]:
 
 
 def cycles(imports: dict[str, set[str]]) -> set[str]:
-    """Groups of modules of which each imports all others, by way of the others."""
+    """Return groups of modules of which each imports all others, by way of each other."""
     reached = {name: reachable(imports, name) for name in imports}
     groups = {
         frozenset(other for other in seen if name in reached[other])

@@ -9,7 +9,7 @@
 | checks.py | what one rank can find wrong with a call by itself |
 | call.py | what ranks compare before anything moves |
 | shm.py | one host: the native core |
-| segment.py, hub.py | how ranks of one host come to share a segment; what that needs |
+| segment.py, hub_protocol.py | how ranks of one host come to share a segment; what that needs |
 | shared_memory.py | the memory that they share |
 | failures.py | failures of the native core as exceptions |
 | network_group.py | the life of a group: ranks meet, compare their calls, wake each other |

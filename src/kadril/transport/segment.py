@@ -20,7 +20,7 @@ from kadril.config import Config
 from kadril.errors import RendezvousError
 from kadril.transport.agreement import Peers, raise_on_all
 from kadril.transport.failures import to_exception
-from kadril.transport.hub import Hub
+from kadril.transport.hub_protocol import Hub
 
 __all__ = ["Waiting", "choose_waiting", "open_segment", "watch_peers"]
 

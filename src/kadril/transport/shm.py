@@ -19,7 +19,7 @@ from kadril.transport import checks
 from kadril.transport.base import LateListener, Transport
 from kadril.transport.buffer import Array, Buffer
 from kadril.transport.failures import to_exception
-from kadril.transport.hub import Hub
+from kadril.transport.hub_protocol import Hub
 from kadril.transport.operands import CheckedAllToAll, CheckedMessage, CheckedReduction, Op
 from kadril.transport.segment import Waiting, choose_waiting, open_segment, watch_peers
 from kadril.transport.shared_memory import SharedMemory

@@ -148,7 +148,7 @@ def told_by(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, in
     rank = read_int(environment, launcher.rank)
     if launcher.name == "Slurm":
         return rank, int(slurm.number_of_tasks(environment))
-    if launcher.name == "PMIx" and slurm.is_lone_task(environment):
+    if launcher.name == "PMIx" and slurm.is_single_task(environment):
         return rank, 1
     return rank, None if launcher.size is None else read_int(environment, launcher.size)
 

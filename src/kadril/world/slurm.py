@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 __all__ = [
     "PLACES",
-    "is_lone_task",
+    "is_single_task",
     "is_step",
     "job_name",
     "number_of_tasks",
@@ -56,7 +56,7 @@ def shows_others(environment: Mapping[str, str]) -> bool:
     return is_later or (task.isdecimal() and num_tasks.isdecimal() and int(num_tasks) > 1)
 
 
-def is_lone_task(environment: Mapping[str, str]) -> bool:
+def is_single_task(environment: Mapping[str, str]) -> bool:
     """Whether it was `srun` that spoke PMIx to this process, and started one task.
 
     So does `srun --pty bash`, in whose shell a program is alone.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kadril.config import Config
 from kadril.errors import ClosedError, ForkedError
 from kadril.world.bootstrap import Bootstrap, open_bootstrap
-from kadril.world.bootstrap.hub import HubBootstrap
+from kadril.world.bootstrap.host_hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap
 from kadril.world.bootstrap.tcp import TcpBootstrap
 from kadril.world.card import Card, check_versions

@@ -16,7 +16,7 @@ import pytest
 from hub_place import Outcome, Place, make_place, num_descriptors, open_hubs, together
 
 from kadril.errors import RendezvousError
-from kadril.world.bootstrap.hub import HubBootstrap
+from kadril.world.bootstrap.host_hub import HubBootstrap
 from kadril.world.card import Card
 from kadril.world.hub import Hub
 from kadril.world.layout import Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kadril.world.bootstrap.hub import HubBootstrap
+from kadril.world.bootstrap.host_hub import HubBootstrap
 from kadril.world.card import Card
 from kadril.world.hub import Hub
 from kadril.world.neighbours import meet_neighbours

@@ -4,7 +4,7 @@
 |---|---|
 | base.py | the protocol, and agreement over it |
 | opening.py | opens the bootstrap that an identity asks for |
-| hub.py | over one hub: `kadril run`, and a world of one |
+| host_hub.py | over one hub of one host: `kadril run`, and a world of one |
 | tcp.py | over one hub at a port of rank 0's host: `kadril run` on several hosts |
 | store.py, serving.py | over a store of torch; who serves it |
 | appointment.py | how ranks of torch.distributed agree on a job, over its store |

@@ -12,7 +12,7 @@ from kadril.config import Config
 from kadril.errors import ConfigError, RendezvousError
 from kadril.world import unix
 from kadril.world.bootstrap.base import Bootstrap
-from kadril.world.bootstrap.hub import HubBootstrap
+from kadril.world.bootstrap.host_hub import HubBootstrap
 from kadril.world.bootstrap.mpi import MpiBootstrap, import_mpi
 from kadril.world.bootstrap.store import StoreBootstrap
 from kadril.world.bootstrap.tcp import TcpBootstrap

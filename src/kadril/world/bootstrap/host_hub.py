@@ -1,4 +1,4 @@
-"""Bootstrap of ranks that one hub spans: `kadril run`, and a world of one."""
+"""Bootstrap of ranks that one hub spans, on one host: `kadril run`, and a world of one."""
 
 from __future__ import annotations
 
