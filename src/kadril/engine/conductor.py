@@ -9,9 +9,9 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kadril import _native
 from kadril.config import Config
@@ -36,6 +36,26 @@ FIRST_WAIT = 0.2  # seconds; a wait that lasts longer is told to the other ranks
 WAIT_SLICE = 3600.0  # seconds; a signal ends a wait early, so that Python can look at it
 
 
+class ConductorOptions(NamedTuple):
+    """Arguments that a native conductor takes over either kind of lane, in its order.
+
+    Attributes:
+        patience: seconds, see `Config`.
+        stall_warning: seconds; 0 where nobody is warned.
+        fusion_threshold: bytes.
+        cache_capacity: number of requests.
+        world_ranks: of the members.
+        report: called with what the log should say.
+    """
+
+    patience: float
+    stall_warning: float
+    fusion_threshold: int
+    cache_capacity: int
+    world_ranks: Sequence[int]
+    report: Callable[[str], None]
+
+
 class ProcessSetConductor:
     """Takes the requests of one process set.
 
@@ -54,13 +74,14 @@ class ProcessSetConductor:
         self._num_unnamed: Counter[int] = Counter()
         self._num_joins = 0
         self._num_deadlocks = 0
-        options = (
-            config.patience,
-            config.stall_warning if config.stall_check else 0.0,
-            config.fusion_threshold,
-            config.cache_capacity,
-            list(self.ranks),
-            report,
+        self._lane = TransportLane(transport) if transport.shared_memory is None else None
+        options = ConductorOptions(
+            patience=config.patience,
+            stall_warning=config.stall_warning if config.stall_check else 0.0,
+            fusion_threshold=config.fusion_threshold,
+            cache_capacity=config.cache_capacity,
+            world_ranks=list(self.ranks),
+            report=report,
         )
         memory = transport.shared_memory
         try:
@@ -68,7 +89,7 @@ class ProcessSetConductor:
                 self.native = _native.Conductor.over_channel(memory.channel, memory.rank, *options)
             else:
                 self.native = _native.Conductor.over_transport(
-                    TransportLane(transport), self.size, self.rank, *options
+                    self._lane, self.size, self.rank, *options
                 )
         except RuntimeError as error:
             if str(error) != os.strerror(errno.EAGAIN):
@@ -79,6 +100,11 @@ class ProcessSetConductor:
             ) from error
         if memory is None:
             transport.on_late = functools.partial(report_late, weakref.ref(self))
+
+    @property
+    def error(self) -> BaseException | None:
+        """Error of a transport written in Python by which this set has ended, if one has."""
+        return None if self._lane is None else self._lane.error
 
     def submit(
         self,

@@ -64,13 +64,16 @@ def create_segment(
     num_ranks: int, config: Config, generation: int
 ) -> _native.Segment | _native.Failure:
     """Make the segment by memfd, or as a named file where that is asked for or memfd is missing."""
-    create = _native.Segment.create
+
+    def create(*, is_named: bool) -> _native.Segment | _native.Failure:
+        return _native.Segment.create(num_ranks, config.shared_capacity, generation, is_named)
+
     if config.shared_backing == "named":
-        return create(num_ranks, config.shared_capacity, generation, True)
-    made = create(num_ranks, config.shared_capacity, generation, False)
+        return create(is_named=True)
+    made = create(is_named=False)
     if isinstance(made, _native.Failure) and config.shared_backing == "auto":
         logger.warning("no memfd (%s); using a file in /dev/shm instead", made.detail)
-        return create(num_ranks, config.shared_capacity, generation, True)
+        return create(is_named=True)
     return made
 
 
