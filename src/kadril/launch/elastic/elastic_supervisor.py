@@ -133,14 +133,14 @@ class ElasticSupervisor(Supervisor):
     def _start_worker(self) -> None:
         worker = self.workers.add()
         try:
-            pid = self._starter.start(worker)
+            worker.pid = self._starter.start(worker)
         except BaseException:
             del self.workers.by_place[worker.place]
             worker.close()
             raise
         worker.theirs.close()
         self.selector.register(worker, selectors.EVENT_READ, partial(self._hear, worker))
-        self.tell(f"worker {worker.place} is process {pid}")
+        self.tell(f"worker {worker.place} is process {worker.pid}")
 
     # Messages of workers.
 
@@ -231,8 +231,11 @@ class ElasticSupervisor(Supervisor):
             worker.close()
             if self._is_ending:
                 self._exits.append(ended)
-            else:
-                self._judge_one(worker, ended, now)
+                continue
+            self._judge_one(worker, ended, now)
+            has_failed = ended.status != 0 or worker.rank < 0
+            if self._host is not None and has_failed and not self._is_ending:
+                self._host.go_on_without(worker.pid)
 
     def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
         if worker.is_leaving:

@@ -17,6 +17,7 @@ class Worker:
     Attributes:
         place: its number among the workers that live, which its lines of output begin with.
         theirs: the end that the process inherits, until it has been started.
+        pid: the process, once it has been started.
         rank: in the present generation; -1 where it is in none.
         is_ready: whether it waits for the next generation.
         has_state: whether it has the state of the job.
@@ -30,6 +31,7 @@ class Worker:
         self._connection, self.theirs = socket.socketpair()
         self._connection.setblocking(False)
         self._reader = MessageReader(f"worker {place}")
+        self.pid = 0
         self.rank = -1
         self.is_ready = False
         self.has_state = False

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from kadril.launch.local.guardian import Guardian
 from kadril.launch.local.leftovers import end_leftovers, find_leftovers
@@ -72,6 +73,7 @@ class LocalHost:
         self._stall_watch = StallWatch(job_id, notice)
         self._ranks: list[RankProcess] = []
         self._exited: list[RankProcess] = []  # not taken yet
+        self._records: dict[int, Path] = {}  # flight records, by process
         self._is_finishing = False
         # Times by which processes have to have left at the end, and then their pipes to be read.
         self._linger_until = math.inf
@@ -101,6 +103,8 @@ class LocalHost:
         self._guardian.watch(rank.pid)
         self._ranks.append(rank)
         self._pipes.add(rank)
+        if "KADRIL_RECORD_FILE" in start.environment:
+            self._records[rank.pid] = Path(start.environment["KADRIL_RECORD_FILE"])
         self._stall_watch.add(start.rank, rank.pid, start.environment)
         self.wake_at = self._stall_watch.tick(time.monotonic())
         self._selector.register(
@@ -139,6 +143,17 @@ class LocalHost:
         for rank in self._ranks:
             if rank.rank == number and rank.alive:
                 rank.stop(signum)
+
+    def go_on_without(self, pid: int) -> None:
+        """Forget a rank that has ended, since the job goes on.
+
+        Its flight record outlives it, and would be taken for that of the next process at its place.
+        """
+        self._stall_watch.remove(pid)
+        record = self._records.pop(pid, None)
+        if record is not None:
+            record.unlink(missing_ok=True)
+            record.with_suffix(".stacks").unlink(missing_ok=True)
 
     def finish(self, *, at_once: bool) -> None:
         """All ranks are dead; what they have started may not be."""

@@ -8,6 +8,9 @@ started it looks for, until all ranks of their world are known.
     quiet --- a rank has waited for `after` seconds in one call ---> told
       ^                                                                |
       `----- every rank that waited then has gone on: twice as long ---'
+
+In an elastic job a rank may die in the middle of a call while the others go on. Its launcher says
+so by `remove`, since a record outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,7 +70,7 @@ class StallWatch:
         self._notice = notice
         self._search = search
         self._ranks: list[WatchedRank] = []
-        self._told: dict[int, int] = {}  # ranks that waited when it was told: calls begun
+        self._told: dict[int, int] = {}  # processes that waited when it was told: calls begun
         self._look_at = math.inf if search is None else time.monotonic() + LOOK_EVERY
 
     def add(
@@ -91,6 +94,11 @@ class StallWatch:
         self.after = min(config.stall_warning, LONGEST_WAIT)
         self._look_at = time.monotonic() + LOOK_EVERY
 
+    def remove(self, pid: int) -> None:
+        """Watch a rank no longer: it has ended, and the others go on without it."""
+        self._ranks = [each for each in self._ranks if each.pid != pid]
+        self._told.pop(pid, None)
+
     def tick(self, now: float) -> float:
         """Look, if it is time; return when to look again."""
         if now >= self._look_at:
@@ -104,26 +112,27 @@ class StallWatch:
         if self._search is not None and len(records) < max(size, 2):
             self._find(self._search())
             records = self._read_records()
-        if any(self._still_waits(records, rank) for rank in self._told):
+        if any(self._still_waits(records, pid) for pid in self._told):
             return
         if self._told:
             self._told = {}
             self.after *= 2
         waiting = {
-            rank: record.num_begun
-            for rank, record in records.items()
+            pid: record
+            for pid, record in records.items()
             if record.waiting_since is not None and now - record.waiting_since >= self.after
         }
         if waiting:
-            self._told = waiting
-            self._report(waiting)
+            self._told = {pid: record.num_begun for pid, record in waiting.items()}
+            # In an elastic job a process may have another rank than it was started with.
+            self._report(sorted({record.rank for record in waiting.values()}))
 
     def _read_records(self) -> dict[int, FlightRecord]:
         # Imported here: most jobs end before the first look.
         from kadril.observe.rank_report import try_to_read
 
-        read = {each.rank: try_to_read(each.record) for each in self._ranks}
-        return {rank: record for rank, record in read.items() if record is not None}
+        read = {each.pid: try_to_read(each.record) for each in self._ranks}
+        return {pid: record for pid, record in read.items() if record is not None}
 
     def _find(self, ranks: Iterable[FoundRank]) -> None:
         known = {each.pid for each in self._ranks}
@@ -135,22 +144,22 @@ class StallWatch:
                 if found.pid not in known:
                     self.add(found.rank, found.pid, found.variables, found.record)
 
-    def _still_waits(self, records: Mapping[int, FlightRecord], rank: int) -> bool:
-        record = records.get(rank)
+    def _still_waits(self, records: Mapping[int, FlightRecord], pid: int) -> bool:
+        record = records.get(pid)
         return (
             record is not None
-            and record.num_begun == self._told[rank]
+            and record.num_begun == self._told[pid]
             and record.waiting_since is not None
         )
 
-    def _report(self, waiting: Mapping[int, int]) -> None:
+    def _report(self, waiting: Sequence[int]) -> None:
         from kadril.errors import name_ranks
         from kadril.observe.rank_report import collapse, examine_ranks
 
         reports = examine_ranks(self._ranks)
         lines = collapse([(report.rank, report.describe()) for report in reports])
         self._notice(
-            f"the job does not move: {name_ranks(sorted(waiting))} waited for"
+            f"the job does not move: {name_ranks(waiting)} waited for"
             f" {self.after:.0f} s or more in one call. What each rank does:"
         )
         for line in lines[:MAX_LINES]:
