@@ -7,7 +7,8 @@ started it looks for, until all ranks of their world are known.
 
     quiet --- a rank has waited for `after` seconds in one call ---> told
       ^                                                                |
-      `----- every rank that waited then has gone on: twice as long ---'
+      `-- every rank that waited then has gone on: twice as long, but -'
+                                                   a minute at most
 
 In an elastic job a rank may die in the middle of a call while the others go on. Its launcher says
 so by `remove`, since a record outlives the process that wrote it.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["StallWatch"]
 
 LONGEST_WAIT = 7.5  # seconds; with a look and the stacks a report comes within ten
+LONGEST_PATIENCE = 60.0  # for jobs that have come to wait, and went on, again and again
 LOOK_EVERY = 1.5
 MAX_LINES = 16
 
@@ -116,7 +118,7 @@ class StallWatch:
             return
         if self._told:
             self._told = {}
-            self.after *= 2
+            self.after = min(2 * self.after, LONGEST_PATIENCE)
         waiting = {
             pid: record
             for pid, record in records.items()
