@@ -74,63 +74,68 @@ def sum_reduce(
     return SumReducer(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
-class Places(NamedTuple):
-    """The one or two groups that this rank is in: as the one, and as one of the many.
+class RootedGroups(NamedTuple):
+    """The one or two groups that this rank is in: a root, and all workers that it stands for.
 
     Attributes:
-        one: where it is the one; inactive where it is none.
-        many: where it is one of the many.
-        is_one_first: which comes first, so that all ranks get through.
+        as_root: the group that it is the root of; inactive where there is none.
+        as_member: the group of the root that stands for it; inactive where there is none.
+        is_root_first: which comes first, so that all ranks get through.
     """
 
-    one: Partition
-    many: Partition
-    is_one_first: bool
+    as_root: Partition
+    as_member: Partition
+    is_root_first: bool
 
     def in_order(self) -> list[Partition]:
-        """The different groups of this rank, in the order in which all ranks serve them."""
-        places = [self.one, self.many] if self.is_one_first else [self.many, self.one]
-        active = [place for place in places if place.active]
+        """Return the different groups of this rank, in the order in which all ranks serve them."""
+        root, member = self.as_root, self.as_member
+        groups = [root, member] if self.is_root_first else [member, root]
+        active = [group for group in groups if group.active]
         return active[:1] if len(active) == 2 and active[0] == active[1] else active
 
 
-class Between:
-    """Base of broadcasts and sum-reduces: the workers of two partitions that belong together.
+class PairedPartitions:
+    """Base of broadcasts and sum-reduces: two partitions, of which one stands for the other.
 
     Args:
-        few: the smaller partition.
-        lots: the larger partition.
-        transpose_few: whether its axes are taken in reverse order.
-        transpose_lots: the same, for the larger one.
+        smaller: the partition whose workers are roots.
+        larger: the partition whose workers are members of their groups.
+        transpose_smaller: whether the axes of the smaller one are taken in reverse order.
+        transpose_larger: the same, for the larger one.
         preserve_batch: about zero-volume results.
         what: for errors.
 
     Attributes:
         adds: whether blocks go from the larger partition to the smaller one, and are added up.
+        pairs: for each worker of the smaller partition, those of the larger one it stands for.
+        groups: of this rank.
     """
 
     adds: ClassVar[bool]
 
     def __init__(
         self,
-        few: Partition,
-        lots: Partition,
-        transpose_few: bool,
-        transpose_lots: bool,
+        smaller: Partition,
+        larger: Partition,
+        transpose_smaller: bool,
+        transpose_larger: bool,
         preserve_batch: bool,
         what: str,
     ) -> None:
-        self.few = few
-        self.lots = lots
+        self.smaller = smaller
+        self.larger = larger
         self.preserve_batch = preserve_batch
         self.what = what
-        self.is_identity = few == lots and transpose_few == transpose_lots
-        self.pairs = pair(few.shape, lots.shape, transpose_few, transpose_lots)
-        one, many = few.create_broadcast_partition_to(lots, transpose_few, transpose_lots)
-        # Groups are known by their first rank, the one, and served in the order of those.
-        is_one_first = not many.active or (one.active and one.ranks[0] <= many.ranks[0])
-        self.places = Places(one, many, is_one_first)
-        self.union = union_of(few, lots)
+        self.is_identity = smaller == larger and transpose_smaller == transpose_larger
+        self.pairs = pair(smaller.shape, larger.shape, transpose_smaller, transpose_larger)
+        root, member = smaller.create_broadcast_partition_to(
+            larger, transpose_smaller, transpose_larger
+        )
+        # Groups are known by their first rank, the root, and served in the order of those.
+        is_root_first = not member.active or (root.active and root.ranks[0] <= member.ranks[0])
+        self.groups = RootedGroups(root, member, is_root_first)
+        self.union = union_of(smaller, larger)
 
     @uncompiled
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,9 +144,10 @@ class Between:
             return nothing_of(x, self.union, self.what)
         if self.is_identity:
             return x.clone()
-        structure = agree(self.union, x, self.what, owners=self.lots if self.adds else self.few)
+        owners = self.larger if self.adds else self.smaller
+        structure = agree(self.union, x, self.what, owners=owners)
         shape = self.result_shape(structure)
-        operator = Passing(self, not self.adds, shape, tuple(x.shape), structure.dtype)
+        operator = BroadcastOperator(self, not self.adds, shape, tuple(x.shape), structure.dtype)
         return apply_operator(operator, x, requires_grad=structure.requires_grad)
 
     def result_shape(self, structure: Structure) -> tuple[int, ...]:
@@ -153,43 +159,44 @@ class Between:
         batch = like.shape[0] if self.preserve_batch and like.dim() else None
         return zero_volume_tensor(batch, dtype=dtype, device=like.device)
 
-    def give(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
-        """Copy from the one to the many; return what this rank gets as one of them.
+    def broadcast(self, x: torch.Tensor, out: torch.Tensor, what: str) -> torch.Tensor | None:
+        """Copy from roots to members; return what this rank gets as a member.
 
         Args:
-            x: what it gives, where it is the one.
-            room: for what it gets, where it is one of the many.
+            x: what it gives, where it is a root.
+            out: memory for what it gets, where it is a member.
             what: for errors.
         """
         result = None
-        for place in self.places.in_order():
-            data = room if x is None or place.rank else x.contiguous()
-            place.transport.broadcast(data, 0, name=what)
-            if place == self.places.many:
-                result = data.clone() if place.rank == 0 else data
+        for group in self.groups.in_order():
+            is_root = self.smaller.active and group.rank == 0
+            data = x.contiguous() if is_root else out
+            group.transport.broadcast(data, 0, name=what)
+            if group == self.groups.as_member:
+                result = data.clone() if group.rank == 0 else data
         return result
 
-    def add(self, x: torch.Tensor | None, room: torch.Tensor, what: str) -> torch.Tensor | None:
-        """Add up from the many to the one; return what this rank gets as that.
+    def sum_reduce(self, x: torch.Tensor, out: torch.Tensor, what: str) -> torch.Tensor | None:
+        """Add up from members to roots; return what this rank gets as a root.
 
         Args:
-            x: what it adds, where it is one of the many.
-            room: for the sum, where it is the one.
+            x: what it adds, where it is a member.
+            out: memory for the sum, where it is a root.
             what: for errors.
         """
         result = None
-        for place in self.places.in_order():
-            adds = x is not None and place == self.places.many
-            data = x.contiguous() if x is not None and adds else torch.zeros_like(room)
-            if place.rank == 0:
-                result = room
-                place.transport.reduce(data, 0, out=room, name=what)
+        for group in self.groups.in_order():
+            is_member = self.larger.active and group == self.groups.as_member
+            data = x.contiguous() if is_member else torch.zeros_like(out)
+            if group.rank == 0:
+                result = out
+                group.transport.reduce(data, 0, out=out, name=what)
             else:
-                place.transport.reduce(data, 0, name=what)
+                group.transport.reduce(data, 0, name=what)
         return result
 
 
-class Broadcaster(Between):
+class Broadcaster(PairedPartitions):
     """A broadcast that is done again and again; making one is collective over the world."""
 
     adds = False
@@ -206,12 +213,14 @@ class Broadcaster(Between):
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch, what)
 
     def result_shape(self, structure: Structure) -> tuple[int, ...]:
-        """Return the shape of the one that stands for this rank."""
-        many = self.places.many
-        return structure.shapes[self.few.ranks.index(many.ranks[0])] if many.active else (0,)
+        """Return the shape of the block of the root that stands for this rank."""
+        group = self.groups.as_member
+        if not group.active:
+            return (0,)
+        return structure.shapes[self.smaller.ranks.index(group.ranks[0])]
 
 
-class SumReducer(Between):
+class SumReducer(PairedPartitions):
     """A sum-reduce that is done again and again; making one is collective over the world."""
 
     adds = True
@@ -234,55 +243,50 @@ class SumReducer(Between):
             MismatchError: blocks that are to be added up have different shapes; on all ranks.
         """
         shape: tuple[int, ...] = (0,)
-        for one, many in self.pairs:
-            shapes = {structure.shapes[worker]: self.lots.ranks[worker] for worker in many}
+        for root, members in self.pairs:
+            shapes = {structure.shapes[worker]: self.larger.ranks[worker] for worker in members}
             if len(shapes) > 1:
                 blocks = ", ".join(f"{list(s)} on rank {rank}" for s, rank in shapes.items())
                 raise MismatchError(
                     f"{self.what}: blocks that are to be added up have different shapes: {blocks}"
                 )
-            if self.few.rank == one:
+            if self.smaller.rank == root:
                 (shape,) = shapes
         return shape
 
 
-class Passing(NamedTuple):
-    """Operator between the one and the many: copies in one direction, sums in the other.
+class BroadcastOperator(NamedTuple):
+    """Operator between roots and members: copies in one direction, sums in the other.
 
     Attributes:
-        between: who.
-        gives: whether it is forward that copies, and its adjoint that adds; or the other way round.
+        partitions: between which blocks move.
+        broadcasts: whether it is forward that copies, and its adjoint that adds; or the other way
+            round.
         shape: of what this rank gets.
-        given_shape: of what it gives.
+        input_shape: of what it gives.
         dtype: of both.
     """
 
-    between: Between
-    gives: bool
+    partitions: PairedPartitions
+    broadcasts: bool
     shape: tuple[int, ...]
-    given_shape: tuple[int, ...]
+    input_shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def what(self) -> str:
         """Name of the operator, for errors."""
-        return self.between.what
+        return self.partitions.what
 
     def forward(self, x: torch.Tensor, what: str) -> torch.Tensor:
         """y_s = x_r, or y_r = sum_s x_s."""
-        room = x.new_empty(self.shape, dtype=self.dtype)
-        got = self._pass(x, room, self.gives, what)
-        return self.between.nothing(x, self.dtype) if got is None else got
+        out = x.new_empty(self.shape, dtype=self.dtype)
+        move = self.partitions.broadcast if self.broadcasts else self.partitions.sum_reduce
+        got = move(x, out, what)
+        return self.partitions.nothing(x, self.dtype) if got is None else got
 
     def adjoint(self, y: torch.Tensor, what: str) -> torch.Tensor | None:
         """x*_r = sum_s y*_s, or x*_s = y*_r."""
-        room = y.new_empty(self.given_shape)
-        return self._pass(y, room, not self.gives, what)
-
-    def _pass(
-        self, data: torch.Tensor, room: torch.Tensor, gives: bool, what: str
-    ) -> torch.Tensor | None:
-        between = self.between
-        if gives:
-            return between.give(data if between.few.active else None, room, what)
-        return between.add(data if between.lots.active else None, room, what)
+        out = y.new_empty(self.input_shape)
+        move = self.partitions.sum_reduce if self.broadcasts else self.partitions.broadcast
+        return move(y, out, what)

@@ -20,7 +20,7 @@ from kadril.nn.conv.conv_layer import ConvLayer
 from kadril.nn.conv.split_form import SplitForm
 from kadril.nn.drawing.picture import Picture, balanced_structure, look_at_halo
 from kadril.ops.box_plan import box_at
-from kadril.ops.broadcast import Between
+from kadril.ops.broadcast import PairedPartitions
 from kadril.partition import Interval
 from kadril.partition.pairing import index_of
 
@@ -90,8 +90,11 @@ def look_at_channels(split_layer: ConvLayer, shape: Sequence[int]) -> ChannelPic
         outputs,
         tuple(each[-1].stop for each in blocks),
         (layer.P_x.shape, layer.P_w.shape, layer.P_y.shape),
-        [Message(one, many, n) for one, many, n in messages_between(layer.broadcaster, given)],
-        [Message(many, one, n) for one, many, n in messages_between(layer.reducer, taken)],
+        [Message(*each) for each in messages_between(layer.broadcaster, given)],
+        [
+            Message(member, root, count)
+            for root, member, count in messages_between(layer.reducer, taken)
+        ],
     )
 
 
@@ -106,18 +109,21 @@ def weights_of(layer: SplitForm) -> list[tuple[int, list[Interval]]]:
     return found
 
 
-def messages_between(between: Between, counts: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the messages between one worker and many: world ranks, and numbers of elements.
+def messages_between(
+    partitions: PairedPartitions, counts: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Return the messages between roots and members: world ranks, and numbers of elements.
 
     Args:
-        between: a broadcast or a sum-reduce.
+        partitions: of a broadcast or a sum-reduce.
         counts: elements of each worker of the smaller partition.
     """
-    if between.is_identity:
+    if partitions.is_identity:
         return []
+    roots, members = partitions.smaller.ranks, partitions.larger.ranks
     return [
-        (between.few.ranks[one], between.lots.ranks[worker], counts[one])
-        for one, many in between.pairs
-        for worker in many
-        if between.few.ranks[one] != between.lots.ranks[worker]
+        (roots[root], members[worker], counts[root])
+        for root, workers in partitions.pairs
+        for worker in workers
+        if roots[root] != members[worker]
     ]
