@@ -26,7 +26,7 @@ from kadril.world.session import lend
 GUIDE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
 
 
-class Case(NamedTuple):
+class PageProgram(NamedTuple):
     """A program of the page, and how it ends; `...` stands for anything."""
 
     section: str
@@ -40,7 +40,7 @@ class Case(NamedTuple):
         return {name.lower(): value for name, value in found}
 
 
-def cases() -> list[Case]:
+def cases() -> list[PageProgram]:
     """The messages of all sections, with the programs before them, where there are any."""
     found = []
     for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]:
@@ -49,7 +49,7 @@ def cases() -> list[Case]:
             r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE
         ):
             if language == "":
-                found.append(Case(section.partition("\n")[0], program, body))
+                found.append(PageProgram(section.partition("\n")[0], program, body))
             program = body if language == "python" else ""
     return found
 
@@ -85,7 +85,7 @@ def run_in_world(world: World, program: str) -> str:
 @pytest.mark.parametrize(
     "case", [case for case in cases() if case.program], ids=lambda case: case.section
 )
-def test_programs_end_as_shown(case: Case) -> None:
+def test_programs_end_as_shown(case: PageProgram) -> None:
     # Not on the standing ranks: a deadlock is proven only of ranks without other threads, and
     # there a test before this one may have left some, such as the monitor of a progress bar.
     with Ranks(2, **convert(case.options)) as ranks:

@@ -26,7 +26,7 @@ from kadril.world import World
 __all__ = [
     "TRANSPORTS",
     "Blocks",
-    "Case",
+    "LayerCase",
     "Sizes",
     "block",
     "blocks_of",
@@ -47,7 +47,7 @@ Blocks = Sequence[Sequence[int]]  # sizes of blocks along each dim
 Drawn = TypeVar("Drawn")
 
 
-class Case(NamedTuple):
+class LayerCase(NamedTuple):
     """A layer, a partition, and the blocks of an input on it."""
 
     partition: Sizes  # its shape

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_cases import CASES, COMPLEX, FLOATS, Case, inputs, product_back
+from tf_cases import CASES, COMPLEX, FLOATS, OpCall, inputs, product_back
 from tf_stage import MODES, check_works, hvd, in_mode, on_ranks, quick_and_long, tf
 
 DTYPES = [*FLOATS, *COMPLEX]
 
 
-def gradients(case: Case, x: Any, name: str, weight: float) -> list[Any]:
+def gradients(case: OpCall, x: Any, name: str, weight: float) -> list[Any]:
     """First and second gradients of the inputs.
 
     The first ones are those of `weight` times the result, and of half the square of the result;
@@ -30,14 +30,14 @@ def gradients(case: Case, x: Any, name: str, weight: float) -> list[Any]:
     return [weighted(case, x, name, weight), first, second]
 
 
-def weighted(case: Case, x: Any, name: str, weight: float) -> Any:
+def weighted(case: OpCall, x: Any, name: str, weight: float) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = case.run(x, name)
     return tape.gradient(y, x, output_gradients=tf.ones_like(y) * weight)
 
 
-def expected_gradients(case: Case, size: int) -> list[list[Any]]:
+def expected_gradients(case: OpCall, size: int) -> list[list[Any]]:
     """The same by numpy, of all ranks."""
     assert case.back
     xs = [each.astype(float) for each in inputs(case, size)]
@@ -87,12 +87,12 @@ def check_every_gradient(mode: str, dtypes: list[str]) -> None:
             np.testing.assert_array_equal(values, expected[rank], what)
 
 
-def differentiable(dtypes: list[str]) -> list[tuple[Case, str]]:
+def differentiable(dtypes: list[str]) -> list[tuple[OpCall, str]]:
     cases = [case for case in CASES if case.back]
     return [(case, dtype) for case in cases for dtype in dtypes if dtype in case.dtypes]
 
 
-def make(case: Case, dtype: str) -> list[Any]:
+def make(case: OpCall, dtype: str) -> list[Any]:
     x = tf.cast(inputs(case, hvd.size())[hvd.rank()], dtype)
     weight = tf.cast(hvd.rank() + 1, dtype)
     return gradients(case, x, f"{case.op}.{case.label}.{dtype}", weight)

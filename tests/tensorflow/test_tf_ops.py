@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_cases import CASES, DTYPES, INTEGERS, WITHOUT_TENSORS, Case, cases_of, inputs
+from tf_cases import CASES, DTYPES, INTEGERS, WITHOUT_TENSORS, OpCall, cases_of, inputs
 from tf_stage import (
     MODES,
     check_works,
@@ -21,7 +21,7 @@ from tf_stage import (
 )
 
 
-def arrays(case: Case, dtype: str, size: int) -> list[Any]:
+def arrays(case: OpCall, dtype: str, size: int) -> list[Any]:
     """Arrays that all ranks give, as numpy computes with them."""
     return [each.astype(int if dtype in INTEGERS else float) for each in inputs(case, size)]
 

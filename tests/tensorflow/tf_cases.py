@@ -23,7 +23,7 @@ __all__ = [
     "FLOATS",
     "INTEGERS",
     "WITHOUT_TENSORS",
-    "Case",
+    "OpCall",
     "cases_of",
     "inputs",
 ]
@@ -38,7 +38,7 @@ ROWS = 4  # divisible by every number of ranks that tests run on
 Arrays = list[Any]  # one of each rank
 
 
-class Case(NamedTuple):
+class OpCall(NamedTuple):
     """One way to call an operation."""
 
     op: str  # its name in `kadril.tensorflow`
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     is_uneven: bool = False  # rank r has r + 1 rows
 
 
-def inputs(case: Case, size: int) -> Arrays:
+def inputs(case: OpCall, size: int) -> Arrays:
     """Inputs of each rank: 1, 2 and 3, so that a product over four ranks fits into int8."""
     found = []
     for rank in range(size):
@@ -60,7 +60,7 @@ def inputs(case: Case, size: int) -> Arrays:
     return found
 
 
-def cases_of(dtype: str) -> Iterator[Case]:
+def cases_of(dtype: str) -> Iterator[OpCall]:
     """The cases that a dtype has."""
     return (case for case in CASES if dtype in case.dtypes)
 
@@ -271,12 +271,12 @@ EXCHANGE = (exchange, of(exchange), of(exchange))
 SCATTERED = (sums_of_own_rows, of(gathered_sums), of(scattered_sums))
 
 CASES = [
-    Case("allreduce", "sum", reduce("Sum"), *SUM),
-    Case("allreduce", "mean", reduce(), *MEAN),
-    Case("allreduce", "min", reduce("Min"), *LEAST, REAL),
-    Case("allreduce", "max", reduce("Max"), *MOST, REAL),
-    Case("allreduce", "product", reduce("Product"), product, product_back),
-    Case(
+    OpCall("allreduce", "sum", reduce("Sum"), *SUM),
+    OpCall("allreduce", "mean", reduce(), *MEAN),
+    OpCall("allreduce", "min", reduce("Min"), *LEAST, REAL),
+    OpCall("allreduce", "max", reduce("Max"), *MOST, REAL),
+    OpCall("allreduce", "product", reduce("Product"), product, product_back),
+    OpCall(
         "allreduce",
         "scaled",
         reduce("Sum", prescale_factor=0.5, postscale_factor=4.0),
@@ -284,21 +284,25 @@ CASES = [
         of(twice),
         of(twice),
     ),
-    Case("allreduce", "fp16", compress, *SUM, tuple(FLOATS)),
-    Case("allreduce", "slices", slices("allreduce"), gathered_mean, dtypes=INEXACT, is_uneven=True),
-    Case("allreduce", "slices sum", slices("allreduce", "Sum"), gather, is_uneven=True),
-    Case("grouped_allreduce", "sum", grouped("grouped_allreduce", "Sum"), *SUM),
-    Case("grouped_allreduce", "mean", grouped("grouped_allreduce"), *MEAN),
-    Case("grouped_allreduce", "slices", slices("grouped_allreduce", "Sum"), gather, is_uneven=True),
-    Case(
+    OpCall("allreduce", "fp16", compress, *SUM, tuple(FLOATS)),
+    OpCall(
+        "allreduce", "slices", slices("allreduce"), gathered_mean, dtypes=INEXACT, is_uneven=True
+    ),
+    OpCall("allreduce", "slices sum", slices("allreduce", "Sum"), gather, is_uneven=True),
+    OpCall("grouped_allreduce", "sum", grouped("grouped_allreduce", "Sum"), *SUM),
+    OpCall("grouped_allreduce", "mean", grouped("grouped_allreduce"), *MEAN),
+    OpCall(
+        "grouped_allreduce", "slices", slices("grouped_allreduce", "Sum"), gather, is_uneven=True
+    ),
+    OpCall(
         "allgather",
         "rows",
         lambda x, name: hvd.allgather(x, name=name),
         *ROWS_OF_ALL,
         is_uneven=True,
     ),
-    Case("grouped_allgather", "rows", grouped("grouped_allgather"), *ROWS_OF_ALL, is_uneven=True),
-    Case(
+    OpCall("grouped_allgather", "rows", grouped("grouped_allgather"), *ROWS_OF_ALL, is_uneven=True),
+    OpCall(
         "broadcast",
         "last",
         lambda x, name: hvd.broadcast(x, last(), name=name),
@@ -306,11 +310,11 @@ CASES = [
         of(to_root),
         of(root_mean),
     ),
-    Case("broadcast_", "last", assigned, from_root),
-    Case("alltoall", "splits", split_evenly, *EXCHANGE),
-    Case("alltoall", "even", lambda x, name: hvd.alltoall(x, name=name), *EXCHANGE),
-    Case("reducescatter", "sum", scatter_by("Sum"), *SCATTERED),
-    Case(
+    OpCall("broadcast_", "last", assigned, from_root),
+    OpCall("alltoall", "splits", split_evenly, *EXCHANGE),
+    OpCall("alltoall", "even", lambda x, name: hvd.alltoall(x, name=name), *EXCHANGE),
+    OpCall("reducescatter", "sum", scatter_by("Sum"), *SCATTERED),
+    OpCall(
         "reducescatter",
         "mean",
         scatter_by("Average"),
@@ -318,7 +322,7 @@ CASES = [
         of(gather),
         of(means_of_own_rows),
     ),
-    Case("grouped_reducescatter", "sum", grouped("grouped_reducescatter", "Sum"), *SCATTERED),
+    OpCall("grouped_reducescatter", "sum", grouped("grouped_reducescatter", "Sum"), *SCATTERED),
 ]
 
 # Operations that have no tensors, with the function or the number that says what they give.

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from hypothesis import strategies as st
-from partition_kit import Case, block, grid_shapes, random_blocks
+from partition_kit import LayerCase, block, grid_shapes, random_blocks
 
 from kadril.partition import Partition
 from kadril.testing import integer_valued
@@ -27,7 +27,7 @@ def seeded(make: Callable[[Random], Made | None]) -> st.SearchStrategy[Made]:
 
 def some_input(
     random: Random, num_workers: int, num_spatial: int, largest: int, unbatched: bool = True
-) -> Case:
+) -> LayerCase:
     """Return a partition and blocks of an input, without settings; for four workers or three."""
     num_dims = num_spatial + (1 if unbatched and random.random() < 0.2 else 2)
     fitting = {num_workers, 3 if num_workers == 4 else num_workers}
@@ -38,10 +38,10 @@ def some_input(
         for dim, length in enumerate(partition)
     ]
     pairs = zip(sizes, partition, strict=True)
-    return Case(partition, tuple(random_blocks(random, *pair) for pair in pairs), {})
+    return LayerCase(partition, tuple(random_blocks(random, *pair) for pair in pairs), {})
 
 
-def has_enough(make: Callable[[], torch.nn.Module], given: Case) -> bool:
+def has_enough(make: Callable[[], torch.nn.Module], given: LayerCase) -> bool:
     """Whether torch takes the input, and there is an output for each worker."""
     try:
         out = make()(torch.empty(given.shape, device="meta")).shape

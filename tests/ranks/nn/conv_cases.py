@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from conv_kit import assert_all_equal, gradients, with_whole_numbers
 from hypothesis import strategies as st
-from partition_kit import Case, block, blocks_of, grid, grids_up_to
+from partition_kit import LayerCase, block, blocks_of, grid, grids_up_to
 
 from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d, DistributedConv3d
@@ -39,7 +39,7 @@ MODES = ["zeros", "zeros", "reflect", "replicate", "circular"]
 
 
 @st.composite
-def feature_cases(draw: st.DrawFn, size: int) -> Case:
+def feature_cases(draw: st.DrawFn, size: int) -> LayerCase:
     num_spatial = draw(st.integers(1, 3))
     partition = draw(st.sampled_from(grids_up_to(size, num_spatial + 1)))
     partition = (partition[0], 1, *partition[1:])
@@ -60,7 +60,7 @@ def feature_cases(draw: st.DrawFn, size: int) -> Case:
     batch = draw(st.integers(partition[0], partition[0] + 2))
     in_channels = groups * draw(st.integers(1, 2))
     sizes = [batch, in_channels, *spatial]
-    return Case(
+    return LayerCase(
         partition,
         tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
         {
@@ -78,7 +78,7 @@ def feature_cases(draw: st.DrawFn, size: int) -> Case:
 
 
 @st.composite
-def transpose_cases(draw: st.DrawFn, size: int) -> Case:
+def transpose_cases(draw: st.DrawFn, size: int) -> LayerCase:
     num_spatial = draw(st.integers(1, 3))
     partition = draw(st.sampled_from(grids_up_to(size, num_spatial + 1)))
     partition = (partition[0], 1, *partition[1:])
@@ -95,7 +95,7 @@ def transpose_cases(draw: st.DrawFn, size: int) -> Case:
     groups = draw(st.integers(1, 2))
     in_channels = groups * draw(st.integers(1, 2))
     sizes = [draw(st.integers(partition[0], partition[0] + 2)), in_channels, *spatial]
-    return Case(
+    return LayerCase(
         partition,
         tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
         {
@@ -121,7 +121,7 @@ def check_drawn(cases: Sequence[Drawn], check: Callable[[Drawn], None]) -> None:
             raise AssertionError(case) from error
 
 
-def check_twin(world: World, case: Case, layers: Layers) -> None:
+def check_twin(world: World, case: LayerCase, layers: Layers) -> None:
     """Compare with the torch layer: output, and all gradients; then the dot-product test."""
     P_x = grid(world, case.partition)
     ordinary, partitioned = layers[len(case.partition) - 2]

@@ -9,7 +9,7 @@ import torch
 from conv_cases import CONVOLUTIONS, Layers
 from conv_kit import with_whole_numbers
 from hypothesis import strategies as st
-from partition_kit import Case, block, blocks_of, grid, grids_up_to
+from partition_kit import LayerCase, block, blocks_of, grid, grids_up_to
 
 from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.partition import Partition
@@ -20,7 +20,7 @@ from kadril.world import World
 class GeneralCase(NamedTuple):
     """A layer over channels; worker numbers of the three partitions start where they say."""
 
-    case: Case  # its partition is that of the input
+    case: LayerCase  # its partition is that of the input
     num_out: int  # workers along the channels of the output
     firsts: tuple[int, int, int]  # first rank of P_x, P_y and P_w
 
@@ -46,7 +46,7 @@ def general_cases(draw: st.DrawFn, size: int) -> GeneralCase:
     rest = math.prod(lengths) * num_batch
     firsts = (size - rest * num_in, size - rest * num_out, size - math.prod(shape))
     return GeneralCase(
-        Case(
+        LayerCase(
             partition,
             tuple(draw(blocks_of(each, n)) for each, n in zip(sizes, partition, strict=True)),
             {

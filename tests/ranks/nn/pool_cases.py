@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from box_kit import has_enough, run, sequential, some_input
-from partition_kit import Case, block, grid
+from partition_kit import LayerCase, block, grid
 
 from kadril.nn.pool.avg import DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d
 from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d
@@ -28,7 +28,7 @@ AVG = {
 FACTOR = {num: 12**num * 5 for num in (1, 2, 3)}
 
 
-def some_pool(random: Random, num_workers: int, is_max: bool) -> Case | None:
+def some_pool(random: Random, num_workers: int, is_max: bool) -> LayerCase | None:
     num_spatial = random.randint(1, 3)
     given = some_input(random, num_workers, num_spatial, largest=[0, 15, 11, 6][num_spatial])
 
@@ -55,7 +55,7 @@ def some_pool(random: Random, num_workers: int, is_max: bool) -> Case | None:
     return given._replace(settings={"num_spatial": num_spatial, **settings})
 
 
-def check_pool(world: World, case: Case, is_max: bool) -> None:
+def check_pool(world: World, case: LayerCase, is_max: bool) -> None:
     """Compare with the torch layer: output, and gradient of the input."""
     given = dict(case.settings)
     num_spatial = given.pop("num_spatial")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conv_cases import CONVOLUTIONS, MODES, check_drawn, check_twin, feature_cases
 from conv_kit import with_whole_numbers
-from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
+from partition_kit import TRANSPORTS, LayerCase, block, draw_cases, grid
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.layers import (
@@ -48,7 +48,7 @@ def test_all_padding_modes_on_all_transports(world: World) -> None:
             )
             check_twin(
                 world,
-                Case(partition, blocks, {"in_channels": 3, "out_channels": 2, **settings}),
+                LayerCase(partition, blocks, {"in_channels": 3, "out_channels": 2, **settings}),
                 CONVOLUTIONS,
             )
 

@@ -10,7 +10,7 @@ import torch
 from conv_cases import check_drawn
 from conv_general_cases import GeneralCase, check_general, general_cases
 from conv_kit import with_whole_numbers
-from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
+from partition_kit import TRANSPORTS, LayerCase, block, draw_cases, grid
 
 from kadril.errors import MismatchError
 from kadril.nn.conv.channel_groups import pieces_of
@@ -42,7 +42,7 @@ def test_channels_and_space_on_all_transports(world: World) -> None:
     ]:
         num_batch, _, length = partition
         blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
-        case = Case(
+        case = LayerCase(
             partition, blocks, {"in_channels": 5, "out_channels": 3, **settings, "groups": 1}
         )
         check_general(world, GeneralCase(case, num_out, (0, 0, 0)))

@@ -14,7 +14,7 @@ import torch
 from conv_cases import CONVOLUTIONS, Layers, check_drawn, check_twin
 from conv_kit import with_whole_numbers
 from hypothesis import strategies as st
-from partition_kit import TRANSPORTS, Case, block, draw_cases, grid, grids_up_to
+from partition_kit import TRANSPORTS, LayerCase, block, draw_cases, grid, grids_up_to
 
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d
 from kadril.nn.conv.overlap import run_beside
@@ -42,7 +42,7 @@ def lies(layer: Any) -> bool:
 
 
 @st.composite
-def lying_cases(draw: st.DrawFn, size: int) -> Case:
+def lying_cases(draw: st.DrawFn, size: int) -> LayerCase:
     """There are as many outputs as inputs, or half; halos may reach over several workers."""
     num_spatial = draw(st.integers(1, 3))
     fitting = grids_up_to(size, num_spatial + 1)
@@ -63,7 +63,7 @@ def lying_cases(draw: st.DrawFn, size: int) -> Case:
     groups = draw(st.integers(1, 2))
     in_channels = groups * draw(st.integers(1, 2))
     sizes = [draw(st.integers(partition[0], partition[0] + 2)), in_channels, *spatial]
-    return Case(
+    return LayerCase(
         partition,
         tuple(tuple(balanced_sizes(each, n)) for each, n in zip(sizes, partition, strict=True)),
         {
@@ -100,7 +100,7 @@ def test_corners_on_all_transports(world: World) -> None:
                 tuple(balanced_sizes(size, length))
                 for size, length in zip((2, 3, 6, 9), partition, strict=True)
             )
-            case = Case(
+            case = LayerCase(
                 partition, blocks, {"in_channels": 3, "out_channels": 2, **settings, "bias": True}
             )
             check_twin(world, case, overlapping(made))

@@ -7,7 +7,7 @@ import torch
 from conv_cases import TRANSPOSED, check_drawn, check_twin, transpose_cases
 from conv_general_cases import GeneralCase, check_general, general_transpose_cases
 from conv_kit import with_whole_numbers
-from partition_kit import TRANSPORTS, Case, block, draw_cases, grid
+from partition_kit import TRANSPORTS, LayerCase, block, draw_cases, grid
 
 from kadril.nn.conv.conv_window import TransposedWindow
 from kadril.nn.conv.split_form import SplitForm
@@ -39,7 +39,7 @@ def test_doubling_on_all_transports(world: World) -> None:
             "output_padding": (extra,) * 2,
             "bias": True,
         }
-        case = Case(
+        case = LayerCase(
             (1, 1, 2, 2),
             ((2,), (3,), (3, 2), (2, 3)),
             {"in_channels": 3, "out_channels": 2, **settings},
@@ -64,7 +64,7 @@ def test_channels_and_space_on_all_transports(world: World) -> None:
     ]:
         num_batch, _, length = partition
         blocks = ((2,) if num_batch == 1 else (1, 1), in_sizes, (7,) if length == 1 else (2, 5))
-        case = Case(
+        case = LayerCase(
             partition, blocks, {"in_channels": 6, "out_channels": 3, **settings, "groups": groups}
         )
         check_general(world, GeneralCase(case, num_out, (0, 0, 0)), TRANSPOSED)

@@ -35,7 +35,7 @@ BOUND = 1000 * 100 * 2.0**-53
 Module = Callable[..., torch.Tensor]
 
 
-class Case(NamedTuple):
+class LayerAndTwin(NamedTuple):
     """A layer and its twin.
 
     Attributes:
@@ -61,7 +61,7 @@ def numbers(sizes: tuple[int, ...], seed: int = 1) -> torch.Tensor:
     return 0.1 + 0.8 * torch.rand(sizes, dtype=torch.float64, generator=random)
 
 
-def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
+def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, LayerAndTwin]]:
     """Layers on rows that are split."""
     d = f"{num_spatial}d"
     rows = grid(world, (1, 1, 2, *[1] * (num_spatial - 1)))
@@ -75,18 +75,18 @@ def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
         for overlap in (False, True):
             yield (
                 f"Distributed{form}Conv{d}",
-                Case(of(conv, rows, overlap=overlap), conv, sizes, rows),
+                LayerAndTwin(of(conv, rows, overlap=overlap), conv, sizes, rows),
             )
     for form, parts in (("Channel", (channels, one, channels)), ("General", (rows, rows, rows))):
         name = f"Distributed{form}Conv{d}"
-        yield name, Case(getattr(knn, name).of(conv, *parts), conv, sizes, parts[0])
+        yield name, LayerAndTwin(getattr(knn, name).of(conv, *parts), conv, sizes, parts[0])
     yield (
         f"DistributedConvTranspose{d}",
-        Case(getattr(knn, f"DistributedConvTranspose{d}").of(up, rows), up, sizes, rows),
+        LayerAndTwin(getattr(knn, f"DistributedConvTranspose{d}").of(up, rows), up, sizes, rows),
     )
     norm = getattr(nn, f"BatchNorm{d}")(2).double()
     for name in ("DistributedBatchNorm", f"DistributedBatchNorm{d}"):
-        yield name, Case(getattr(knn, name).of(norm, rows), norm, sizes, rows)
+        yield name, LayerAndTwin(getattr(knn, name).of(norm, rows), norm, sizes, rows)
     for kind, settings in (
         ("MaxPool", (3, 2, 1)),
         ("AvgPool", (3, 2, 1)),
@@ -95,61 +95,71 @@ def spatial_cases(world: World, num_spatial: int) -> Iterator[tuple[str, Case]]:
     ):
         layer = getattr(nn, f"{kind}{d}")(*settings)
         name = f"Distributed{kind}{d}"
-        yield name, Case(getattr(knn, name)(rows, *settings), layer, sizes, rows)
+        yield name, LayerAndTwin(getattr(knn, name)(rows, *settings), layer, sizes, rows)
     mode = ("linear", "bilinear", "trilinear")[num_spatial - 1]
     scaled = nn.Upsample(scale_factor=2, mode=mode)
     yield (
         "DistributedUpsample",
-        Case(knn.DistributedUpsample(rows, scale_factor=2, mode=mode), scaled, sizes, rows),
+        LayerAndTwin(knn.DistributedUpsample(rows, scale_factor=2, mode=mode), scaled, sizes, rows),
     )
     yield (
         "interpolate",
-        Case(lambda x: knn.interpolate(x, rows, scale_factor=2, mode=mode), scaled, sizes, rows),
+        LayerAndTwin(
+            lambda x: knn.interpolate(x, rows, scale_factor=2, mode=mode), scaled, sizes, rows
+        ),
     )
 
 
-def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
+def plain_cases(world: World) -> Iterator[tuple[str, LayerAndTwin]]:
     """Layers on matrices and on sequences."""
     batch, features = grid(world, (2, 1)), grid(world, (1, 2))
     one = grid(world, (1, 1))
     rows = grid(world, (1, 1, 2))
     linear = nn.Linear(4, 3).double()
-    yield "DistributedLinear", Case(knn.DistributedLinear.of(linear, batch), linear, (6, 4), batch)
     yield (
         "DistributedLinear",
-        Case(knn.DistributedLinear.of(linear, features, one, features), linear, (6, 4), features),
+        LayerAndTwin(knn.DistributedLinear.of(linear, batch), linear, (6, 4), batch),
+    )
+    yield (
+        "DistributedLinear",
+        LayerAndTwin(
+            knn.DistributedLinear.of(linear, features, one, features), linear, (6, 4), features
+        ),
     )
     group = nn.GroupNorm(2, 4).double()
     yield (
         "DistributedGroupNorm",
-        Case(knn.DistributedGroupNorm.of(group, rows), group, (2, 4, 6), rows),
+        LayerAndTwin(knn.DistributedGroupNorm.of(group, rows), group, (2, 4, 6), rows),
     )
     norm = nn.LayerNorm([4, 6]).double()
     yield (
         "DistributedLayerNorm",
-        Case(knn.DistributedLayerNorm.of(norm, rows), norm, (2, 4, 6), rows),
+        LayerAndTwin(knn.DistributedLayerNorm.of(norm, rows), norm, (2, 4, 6), rows),
     )
     rms = nn.RMSNorm([4, 6]).double()
-    yield "DistributedRMSNorm", Case(knn.DistributedRMSNorm.of(rms, rows), rms, (2, 4, 6), rows)
+    yield (
+        "DistributedRMSNorm",
+        LayerAndTwin(knn.DistributedRMSNorm.of(rms, rows), rms, (2, 4, 6), rows),
+    )
     image, lines = (2, 2, 6, 4), grid(world, (1, 1, 2, 1))
     contrast = knn.DistributedLocalContrastNorm2d(lines, 3)
     yield (
         "DistributedLocalContrastNorm2d",
-        Case(contrast, NormalizeContrast(contrast.window), image, lines),
+        LayerAndTwin(contrast, NormalizeContrast(contrast.window), image, lines),
     )
     filters = knn.DistributedLocallyConnected2d(lines, 2, 3, 3, (6, 4), dtype=torch.float64)
     whole = filters.state_dict()
     yield (
         "DistributedLocallyConnected2d",
-        Case(filters, FilterEachPosition(whole["weight"], whole["bias"]), image, lines),
+        LayerAndTwin(filters, FilterEachPosition(whole["weight"], whole["bias"]), image, lines),
     )
     model = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 3)).double()
     for name in ("distribute", "DistributedModel"):
         twin = knn.distribute(model, rows, torch.zeros(2, 2, 8, dtype=torch.float64))
-        yield name, Case(twin, model, (2, 2, 8), rows)
+        yield name, LayerAndTwin(twin, model, (2, 2, 8), rows)
     yield (
         "join",
-        Case(
+        LayerAndTwin(
             lambda x: (knn.join(x, rows).sin() * numbers((2, 2, 8), 5)).sum(),
             lambda x: (x.sin() * numbers((2, 2, 8), 5)).sum(),
             (2, 2, 8),
@@ -159,7 +169,7 @@ def plain_cases(world: World) -> Iterator[tuple[str, Case]]:
     )
 
 
-def loss_cases(world: World) -> Iterator[tuple[str, Case]]:
+def loss_cases(world: World) -> Iterator[tuple[str, LayerAndTwin]]:
     """One number, the same on all workers; classes are split."""
     P_x = grid(world, (1, 2))
     sizes = (3, 4)
@@ -172,10 +182,13 @@ def loss_cases(world: World) -> Iterator[tuple[str, Case]]:
         target = classes if name in ("CrossEntropy", "NLL") else amounts
         layer = getattr(nn, f"{name}Loss")(reduction="sum")
         twin = getattr(knn, f"Distributed{name}Loss").of(layer, P_x)
-        yield f"Distributed{name}Loss", Case(twin, layer, sizes, P_x, target, makes_one=True)
+        yield (
+            f"Distributed{name}Loss",
+            LayerAndTwin(twin, layer, sizes, P_x, target, makes_one=True),
+        )
 
 
-def cases(world: World) -> Iterator[tuple[str, Case]]:
+def cases(world: World) -> Iterator[tuple[str, LayerAndTwin]]:
     """All, by name; layers begin with the same numbers on all ranks."""
     torch.manual_seed(2)
     for num_spatial in (1, 2, 3):

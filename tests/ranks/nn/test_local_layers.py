@@ -14,26 +14,26 @@ import pytest
 import torch
 from box_kit import run, seeded, sequential, some_input
 from local_layers import FilterEachPosition, NormalizeContrast
-from partition_kit import Case, block, draw_cases, grid
+from partition_kit import LayerCase, block, draw_cases, grid
 
 import kadril.nn as knn
 from kadril.errors import MismatchError
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 
-Cases = dict[int, list[Case]]
+Cases = dict[int, list[LayerCase]]
 
 # A gradient of the normalisation is a sum of less than 300 products, rounded 10 times each.
 BOUND = 300 * 10 * 2.0**-53
 BINARY = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]], dtype=torch.float64) / 16
 
 
-def some_image(random: Random, num_workers: int) -> Case | None:
+def some_image(random: Random, num_workers: int) -> LayerCase | None:
     given = some_input(random, num_workers, 2, largest=9, unbatched=False)
     return given if given.partition[1] == 1 else None
 
 
-def some_filters(random: Random, num_workers: int) -> Case | None:
+def some_filters(random: Random, num_workers: int) -> LayerCase | None:
     given = some_image(random, num_workers)
     if given is None:
         return None

@@ -21,7 +21,7 @@ from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
 # A loss, and where its inputs and targets come from.
-Case = tuple[Any, torch.nn.Module, Callable[[torch.Tensor], torch.Tensor], Callable[..., Any]]
+LossCase = tuple[Any, torch.nn.Module, Callable[[torch.Tensor], torch.Tensor], Callable[..., Any]]
 
 
 def probability(x: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def itself(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def elementwise_cases(reduction: str) -> list[Case]:
+def elementwise_cases(reduction: str) -> list[LossCase]:
     weight = probability(integer_valued((3, 1, 6), seed=7))
     pos_weight = probability(integer_valued((5, 6), seed=8))
     nn = torch.nn

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 import torch
 from box_kit import run, seeded, sequential, shared_block, some_input
-from partition_kit import Case, block, draw_cases, grid
+from partition_kit import LayerCase, block, draw_cases, grid
 
 from kadril.nn.pool.adaptive_avg import (
     DistributedAdaptiveAvgPool1d,
@@ -32,7 +32,7 @@ from kadril.nn.pool.adaptive_max import (
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
-Cases = dict[int, list[Case]]
+Cases = dict[int, list[LayerCase]]
 
 AVG = {
     1: (torch.nn.AdaptiveAvgPool1d, DistributedAdaptiveAvgPool1d),
@@ -49,7 +49,7 @@ LARGEST = {1: 12, 2: 12, 3: 6}
 FACTOR = {num: math.lcm(*range(1, LARGEST[num] + 1)) ** num for num in (1, 2, 3)}
 
 
-def some_case(random: Random, num_workers: int) -> Case:
+def some_case(random: Random, num_workers: int) -> LayerCase:
     num_spatial = random.randint(1, 3)
     largest = LARGEST[num_spatial]
     given = some_input(random, num_workers, num_spatial, largest)

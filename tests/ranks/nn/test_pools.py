@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import torch
 from box_kit import seeded
-from partition_kit import Case, block, draw_cases, grid
+from partition_kit import LayerCase, block, draw_cases, grid
 from pool_cases import AVG, FACTOR, MAX, check_pool, some_pool
 
 from kadril.errors import MismatchError
@@ -22,7 +22,7 @@ from kadril.nn.pool.max import DistributedMaxPool1d, DistributedMaxPool2d
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 
-Cases = dict[int, list[Case]]
+Cases = dict[int, list[LayerCase]]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from box_kit import run, seeded, sequential
-from partition_kit import Case, block, draw_cases, grid
+from partition_kit import LayerCase, block, draw_cases, grid
 from upsample_cases import LARGEST_INPUT, check_upsample, matrix_of, some_upsample
 
 from kadril.nn.interpolation.function import interpolate
@@ -27,7 +27,7 @@ from kadril.partition import Interval
 from kadril.testing import check_autograd_adjoint, integer_valued, ranks
 from kadril.world import World
 
-Cases = dict[int, list[Case]]
+Cases = dict[int, list[LayerCase]]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from box_kit import run, sequential, some_input
-from partition_kit import Case, block, grid
+from partition_kit import LayerCase, block, grid
 
 from kadril.nn.interpolation.upsample import DistributedUpsample
 from kadril.testing import integer_valued
@@ -24,7 +24,7 @@ SCALES = [1.0, 2.0, 4.0, 0.5, 1.5, 3.0, 0.7, 2.3, 1 / 3, 1.25]
 LARGEST_INPUT = 8  # of `integer_valued`
 
 
-def some_upsample(random: Random, num_workers: int, is_exact: bool) -> Case | None:
+def some_upsample(random: Random, num_workers: int, is_exact: bool) -> LayerCase | None:
     num_spatial = random.randint(1, 3)
     given = some_input(random, num_workers, num_spatial, LARGEST[num_spatial], unbatched=False)
     mode = random.choice(MODES[num_spatial])
@@ -73,7 +73,7 @@ def bounds(A: torch.Tensor, mode: str, num_spatial: int) -> tuple[float, torch.T
     return y, (2 * (num_terms + 8) + 24) * sums * eps
 
 
-def check_upsample(world: World, case: Case, dtype: torch.dtype) -> None:
+def check_upsample(world: World, case: LayerCase, dtype: torch.dtype) -> None:
     layer = torch.nn.Upsample(**case.settings)
     mode = case.settings["mode"]
     x = integer_valued(case.shape, dtype, seed=4)

@@ -24,7 +24,7 @@ from kadril.world import World
 Blocks = list[torch.Tensor]
 
 
-class Case(NamedTuple):
+class PrimitiveCase(NamedTuple):
     """A primitive on two ranks, whose blocks are 3 x 4 one below the other.
 
     Attributes:
@@ -57,7 +57,7 @@ def reflected(x: torch.Tensor) -> Blocks:
     return [wide[0:5], wide[3:8]]
 
 
-def cases(world: World) -> dict[str, Case]:
+def cases(world: World) -> dict[str, PrimitiveCase]:
     """Return the cases: at least one for each name that `kadril.ops` has."""
     P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
     one = grid(world, (1, 1))
@@ -65,70 +65,78 @@ def cases(world: World) -> dict[str, Case]:
     needs = [widen(before, after) for before, after in halo]
     none = torch.empty(0, dtype=torch.float64)
     return {
-        "all_sum_reduce": Case(
+        "all_sum_reduce": PrimitiveCase(
             lambda x: ops.all_sum_reduce(x, P_x, (0,)), lambda x: [x[0] + x[1]] * 2
         ),
-        "all_max_reduce": Case(
+        "all_max_reduce": PrimitiveCase(
             lambda x: ops.all_max_reduce(x, P_x, (0,)),
             lambda x: [torch.where(x[0] >= x[1], x[0], x[1])] * 2,
         ),
-        "all_min_reduce": Case(
+        "all_min_reduce": PrimitiveCase(
             lambda x: ops.all_min_reduce(x, P_x, (0,)),
             lambda x: [torch.where(x[0] <= x[1], x[0], x[1])] * 2,
         ),
-        "all_gather": Case(lambda x: ops.all_gather(x, P_x, (0,)), lambda x: [torch.cat(x)] * 2),
-        "all_gather, dim 1": Case(
+        "all_gather": PrimitiveCase(
+            lambda x: ops.all_gather(x, P_x, (0,)), lambda x: [torch.cat(x)] * 2
+        ),
+        "all_gather, dim 1": PrimitiveCase(
             lambda x: ops.all_gather(x, P_x, (0,), dim=1), lambda x: [torch.cat(x, 1)] * 2
         ),
-        "reduce_scatter": Case(
+        "reduce_scatter": PrimitiveCase(
             lambda x: ops.reduce_scatter(x, P_x, (0,), sizes=[2, 1]),
             lambda x: list((x[0] + x[1]).split([2, 1])),
         ),
-        "reduce_scatter, dim 1": Case(
+        "reduce_scatter, dim 1": PrimitiveCase(
             lambda x: ops.reduce_scatter(x, P_x, (0,), dim=1), lambda x: halves(x[0] + x[1], 1)
         ),
-        "all_to_all": Case(
+        "all_to_all": PrimitiveCase(
             lambda x: ops.all_to_all(x, P_x, 0, 1, 0), lambda x: halves(torch.cat(x), 1)
         ),
-        "repartition": Case(
+        "repartition": PrimitiveCase(
             lambda x: ops.repartition(x, P_x, P_y), lambda x: halves(torch.cat(x), 1)
         ),
-        "Repartitioner": Case(
+        "Repartitioner": PrimitiveCase(
             ops.Repartitioner(P_x, P_y, sizes=[None, [3, 1]]),
             lambda x: list(torch.cat(x).split([3, 1], 1)),
         ),
-        "halo_exchange": Case(
+        "halo_exchange": PrimitiveCase(
             lambda x: ops.halo_exchange(x, P_x, halo), lambda x: padded(torch.cat(x))
         ),
-        "halo_exchange, reflect": Case(
+        "halo_exchange, reflect": PrimitiveCase(
             lambda x: ops.halo_exchange(x, P_x, halo, edges="reflect"),
             lambda x: reflected(torch.cat(x)),
         ),
         # Affine: what is beyond the edge is a constant, and has no part in derivatives.
-        "HaloExchanger": Case(
+        "HaloExchanger": PrimitiveCase(
             ops.HaloExchanger(P_x, needs, fill=5.0), lambda x: padded(torch.cat(x), 5.0)
         ),
-        "gather": Case(lambda x: ops.gather(x, P_x), lambda x: [torch.cat(x), none]),
-        "Gatherer": Case(ops.Gatherer(P_x, 1), lambda x: [none, torch.cat(x)]),
-        "scatter": Case(
+        "gather": PrimitiveCase(lambda x: ops.gather(x, P_x), lambda x: [torch.cat(x), none]),
+        "Gatherer": PrimitiveCase(ops.Gatherer(P_x, 1), lambda x: [none, torch.cat(x)]),
+        "scatter": PrimitiveCase(
             lambda x: ops.scatter(x, P_x, sizes=[[1, 2], None]),
             lambda x: list(x[0].split([1, 2])),
             holds=world.rank == 0,
         ),
-        "Scatterer": Case(ops.Scatterer(P_y, 1), lambda x: halves(x[1], 1), holds=world.rank == 1),
-        "broadcast": Case(
+        "Scatterer": PrimitiveCase(
+            ops.Scatterer(P_y, 1), lambda x: halves(x[1], 1), holds=world.rank == 1
+        ),
+        "broadcast": PrimitiveCase(
             lambda x: ops.broadcast(x, one, P_x), lambda x: [x[0], x[0]], holds=world.rank == 0
         ),
-        "Broadcaster": Case(
+        "Broadcaster": PrimitiveCase(
             ops.Broadcaster(one, P_y), lambda x: [x[0], x[0]], holds=world.rank == 0
         ),
-        "sum_reduce": Case(lambda x: ops.sum_reduce(x, P_x, one), lambda x: [x[0] + x[1], none]),
-        "SumReducer": Case(ops.SumReducer(P_y, one), lambda x: [x[0] + x[1], none]),
-        "total": Case(
+        "sum_reduce": PrimitiveCase(
+            lambda x: ops.sum_reduce(x, P_x, one), lambda x: [x[0] + x[1], none]
+        ),
+        "SumReducer": PrimitiveCase(ops.SumReducer(P_y, one), lambda x: [x[0] + x[1], none]),
+        "total": PrimitiveCase(
             lambda x: ops.total(x, P_x.group), lambda x: [x[0] + x[1]] * 2, gives_one=True
         ),
-        "spread": Case(lambda x: ops.spread(x, P_x.group), lambda x: [x[0], x[0]], takes_one=True),
-        "correct_zero_volume": Case(ops.correct_zero_volume, lambda x: x),
+        "spread": PrimitiveCase(
+            lambda x: ops.spread(x, P_x.group), lambda x: [x[0], x[0]], takes_one=True
+        ),
+        "correct_zero_volume": PrimitiveCase(ops.correct_zero_volume, lambda x: x),
     }
 
 
@@ -195,7 +203,7 @@ def test_gradgradcheck_of_a_function_of_copies(world: World) -> None:
         if case.takes_one or case.gives_one:
             continue  # they are a part of every function here
 
-        def function(x: torch.Tensor, case: Case = case) -> torch.Tensor:
+        def function(x: torch.Tensor, case: PrimitiveCase = case) -> torch.Tensor:
             mine = ops.spread(x, group).chunk(2)[world.rank]
             y = case.function(mine if case.holds else mine.reshape(-1)[:0])
             return ops.total(y.sin().sum(), group)

@@ -39,7 +39,7 @@ ADASUM_BOUND = BOUND * 4**6
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class OpAndModel:
     """An operation and its model.
 
     Attributes:
@@ -116,11 +116,11 @@ def normalize(inputs: Tensors) -> Tensors:
     return [layer(each) for each in inputs]
 
 
-def reduce_case(function: str, op: str, rows: Sequence[int], *, is_dealt_out: bool) -> Case:
+def reduce_case(function: str, op: str, rows: Sequence[int], *, is_dealt_out: bool) -> OpAndModel:
     call = getattr(hvd, function)
     options: dict[str, Any] = {"op": getattr(hvd, op), **SCALES}
     one = functools.partial(dealt_out, op) if is_dealt_out else None
-    return Case(
+    return OpAndModel(
         run=lambda x: (
             call(x, **options) if function.startswith("grouped") else call(x[0], **options)
         ),
@@ -146,34 +146,34 @@ CASES = {
         for function, rows in (("reducescatter", [4]), ("grouped_reducescatter", [4, 3]))
         for op in ("Average", "Sum")
     },
-    ("allgather", ""): Case(
+    ("allgather", ""): OpAndModel(
         lambda x: hvd.allgather(x[0]), everywhere_alike(torch.cat), uneven, (True, False)
     ),
-    ("grouped_allgather", ""): Case(
+    ("grouped_allgather", ""): OpAndModel(
         hvd.grouped_allgather,
         everywhere_alike(torch.cat),
         lambda rank, size: [2 + rank, 1],
         (True, False),
     ),
-    ("broadcast", ""): Case(
+    ("broadcast", ""): OpAndModel(
         lambda x: hvd.broadcast(x[0], 1),
         everywhere_alike(lambda inputs: inputs[1]),
         lambda rank, size: [2],
         (True, False),
     ),
-    ("alltoall", ""): Case(
+    ("alltoall", ""): OpAndModel(
         lambda x: hvd.alltoall(x[0]),
         model_of(lambda inputs: exchanged(inputs, lambda sender, receiver: 1)),
         lambda rank, size: [size],
         (True, True),
     ),
-    ("alltoall", "splits"): Case(
+    ("alltoall", "splits"): OpAndModel(
         lambda x: hvd.alltoall(x[0], [splits(hvd.rank(), r) for r in range(hvd.size())])[0],
         model_of(lambda inputs: exchanged(inputs, splits)),
         lambda rank, size: [sum(splits(rank, receiver) for receiver in range(size))],
         (True, True),
     ),
-    ("SyncBatchNorm", ""): Case(
+    ("SyncBatchNorm", ""): OpAndModel(
         normalize,
         model_of(normalized),
         uneven,
@@ -191,7 +191,7 @@ def values(rank: int, size: int, rows: int, seed: int) -> torch.Tensor:
     return 1 + (rank + place + seed) % size + ((place + seed) % 3) / 4
 
 
-def inputs_of(case: Case, rank: int, size: int) -> Tensors:
+def inputs_of(case: OpAndModel, rank: int, size: int) -> Tensors:
     return [
         values(rank, size, rows, index).requires_grad_()
         for index, rows in enumerate(case.rows(rank, size))
@@ -220,7 +220,7 @@ def as_list(results: Any) -> Tensors:
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-def expected(case: Case, size: int) -> tuple[list[Tensors], list[Tensors]]:
+def expected(case: OpAndModel, size: int) -> tuple[list[Tensors], list[Tensors]]:
     """First gradients, and second ones by inputs and by u, of all ranks."""
     inputs = [inputs_of(case, rank, size) for rank in range(size)]
     results = case.model(inputs)
@@ -240,7 +240,7 @@ def expected(case: Case, size: int) -> tuple[list[Tensors], list[Tensors]]:
     return first, [x + u for x, u in zip(by_input, by_weight, strict=True)]
 
 
-def measured(case: Case, rank: int, size: int) -> tuple[Tensors, Tensors, Tensors]:
+def measured(case: OpAndModel, rank: int, size: int) -> tuple[Tensors, Tensors, Tensors]:
     """This rank's results, first gradients and second ones."""
     inputs = inputs_of(case, rank, size)
     results = as_list(case.run(inputs))
