@@ -13,7 +13,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kadril import horovod_variables
 from kadril.errors import ConfigError
@@ -24,7 +24,7 @@ __all__ = ["Config"]
 # transport between hosts that of tiered.
 TRANSPORTS = ("alone", "shm", "c10d", "mpi", "tcp", "tiered")
 
-# Set by the launcher for its ranks, or read elsewhere; they are not options.
+# Set by the launcher for its ranks, or for benchmarks and tests; they are not options.
 IDENTITY_VARIABLES = frozenset(
     {
         "KADRIL_JOB",
@@ -40,14 +40,32 @@ IDENTITY_VARIABLES = frozenset(
         "KADRIL_RECORD_FILE",  # where a rank writes its flight record
         "KADRIL_TOLD",  # variables that the launcher has warned of, so that its ranks need not
         "KADRIL_PYTHON",  # that a C program starts inside itself
-        "KADRIL_TENSORFLOW_OPS",  # "native", "python" or "auto": who carries collectives there
-        "KADRIL_SSH",  # by which `kadril run` reaches other hosts
         "KADRIL_BENCH_MPICH",
         "KADRIL_BENCH_OPENMPI",
         "KADRIL_TESTING_MPICH",
         "KADRIL_TESTING_OPENMPI",
     }
 )
+
+
+class OtherVariable(NamedTuple):
+    """Variable that users set, and that is no option of a world."""
+
+    default: str
+    meaning: str
+
+
+OTHER_VARIABLES = {
+    "KADRIL_SSH": OtherVariable(
+        "ssh", "program, with its first arguments, by which `kadril run` reaches other hosts."
+    ),
+    "KADRIL_TENSORFLOW_OPS": OtherVariable(
+        "auto",
+        'what carries the collectives of `kadril.tensorflow`: "native" (kernels that are compiled'
+        ' once; an error where they cannot be), "python", or "auto", which takes the second where'
+        " the first cannot be had.",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +202,12 @@ def variable(name: str) -> str:
     return f"KADRIL_{name.upper()}"
 
 
+def known_variables() -> set[str]:
+    """Return the names of all variables of kadril that somebody reads."""
+    options = {variable(field.name) for field in dataclasses.fields(Config)}
+    return options | OTHER_VARIABLES.keys() | IDENTITY_VARIABLES
+
+
 def convert(field: dataclasses.Field[Any], text: str, name: str) -> object:
     """Read the text of a variable as the type of its option."""
     kind: type[Any] = type(field.default)
@@ -213,7 +237,7 @@ def name_origin(message: str, origins: Mapping[str, str]) -> str:
 
 def remarks(environment: Mapping[str, str]) -> dict[str, str]:
     """Return notes on variables that have no effect, by name of the variable."""
-    known = {variable(field.name) for field in dataclasses.fields(Config)} | IDENTITY_VARIABLES
+    known = known_variables()
     said = {}
     for name in sorted(environment):
         if name.startswith("KADRIL_") and name not in known:

@@ -70,6 +70,14 @@ def test_identity_and_rendezvous(playground: Playground) -> None:
     assert len({report["environ"]["KADRIL_JOB"] for report in found}) == 1
 
 
+def test_variables_of_users_reach_ranks(playground: Playground) -> None:
+    """The launcher took this one for its own: it kept it from ranks, and refused it with -x."""
+    (inherited,) = reports(playground, "-np", "1", KADRIL_TENSORFLOW_OPS="python")
+    (given,) = reports(playground, "-np", "1", "-x", "KADRIL_TENSORFLOW_OPS=native")
+    assert inherited["environ"]["KADRIL_TENSORFLOW_OPS"] == "python"
+    assert given["environ"]["KADRIL_TENSORFLOW_OPS"] == "native"
+
+
 def test_secret_is_private_and_told_to_nobody(playground: Playground) -> None:
     found = reports(playground, "-np", "2")
     secrets = {report["secret"] for report in found}

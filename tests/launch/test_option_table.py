@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from kadril.cli import main
-from kadril.config import Config, variable
-from kadril.launch.verbs.option_table import describe, meanings
+from kadril.config import OTHER_VARIABLES, Config, variable
+from kadril.launch.verbs.option_table import describe, meanings, page
 
 
 def test_every_option_is_listed_with_its_meaning() -> None:
@@ -18,6 +18,14 @@ def test_every_option_is_listed_with_its_meaning() -> None:
     table = describe({})
     for name in names:
         assert f"{variable(name)}=" in table
+
+
+def test_variables_that_are_no_options_are_listed_too() -> None:
+    table = describe({"KADRIL_SSH": "rsh -4"}).splitlines()
+    assert "KADRIL_SSH=rsh -4    (default ssh)" in table
+    assert "KADRIL_TENSORFLOW_OPS=auto    (default)" in table
+    for name, other in OTHER_VARIABLES.items():
+        assert f"| `{name}` | `{other.default}` | {other.meaning} |\n" in page()
 
 
 def test_values_and_defaults() -> None:

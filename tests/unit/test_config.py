@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kadril.config import IDENTITY_VARIABLES, TRANSPORTS, Config, variable
+from kadril.config import IDENTITY_VARIABLES, OTHER_VARIABLES, TRANSPORTS, Config, variable
 from kadril.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -131,6 +131,7 @@ def test_variables_of_the_launcher_and_of_others_are_no_options() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Config.from_environment(dict.fromkeys(IDENTITY_VARIABLES, "1")) == Config()
+        assert Config.from_environment(dict.fromkeys(OTHER_VARIABLES, "1")) == Config()
         assert Config.from_environment({"PATIENCE": "1", "KADRILLE": "dance"}) == Config()
         Config.from_environment({"HOROVOD_TIMELINE": "x"})
 

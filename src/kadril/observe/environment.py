@@ -6,9 +6,8 @@ import difflib
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 
-from kadril.config import IDENTITY_VARIABLES, Config, variable
+from kadril.config import Config, known_variables
 from kadril.errors import ConfigError
 from kadril.observe.finding import Finding
 from kadril.world.identity import find_identity
@@ -23,8 +22,7 @@ SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|KEY")
 
 def find_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Options that are set, variables that nobody reads, and who this process would be."""
-    options = {variable(field.name) for field in fields(Config)}
-    known = options | IDENTITY_VARIABLES
+    known = known_variables()
     num_set = 0
     for name in sorted(environment):
         if not name.startswith("KADRIL_"):

@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 
-from kadril.config import IDENTITY_VARIABLES, Config, variable
+from kadril.config import IDENTITY_VARIABLES, OTHER_VARIABLES, Config, variable
 from kadril.errors import ConfigError
 from kadril.horovod_variables import HONOURED, read_options
 
@@ -50,15 +50,23 @@ def describe(environment: Mapping[str, str]) -> str:
             lines.append(f"{name}={show(text)}    (from {origin}, default {default})")
         else:
             lines.append(f"{name}={default}    (default)")
-        lines += textwrap.wrap(
-            meaning.get(field.name, ""), 96, initial_indent="    ", subsequent_indent="    "
-        )
+        lines += indented(meaning.get(field.name, ""))
+    lines += ["", "no options of init(), but variables only:"]
+    for name, other in OTHER_VARIABLES.items():
+        default = f"default {other.default}" if name in environment else "default"
+        lines.append(f"{name}={show(environment.get(name, other.default))}    ({default})")
+        lines += indented(other.meaning)
     identity = [
         f"{name}={environment[name]}" for name in sorted(IDENTITY_VARIABLES) if name in environment
     ]
     if identity:
         lines += ["", "set by a launcher for this process:", *identity]
     return "\n".join(lines)
+
+
+def indented(text: str) -> list[str]:
+    """Return a text as lines that stand below another one."""
+    return textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
 
 
 PAGE = """\
@@ -75,6 +83,13 @@ name.
 |---|---|---|---|---|
 """
 
+OTHERS = """
+These are no options of `kadril.init()`, but variables only:
+
+| variable | default | meaning |
+|---|---|---|
+"""
+
 
 def page() -> str:
     """The options as a page of Markdown."""
@@ -86,7 +101,11 @@ def page() -> str:
         cells = [f"`{field.name}`", f"`{variable(field.name)}`", default]
         cells += [meaning[field.name], ", ".join(f"`{name}`" for name in horovod)]
         rows.append(f"| {' | '.join(cells)} |\n")
-    return PAGE + "".join(rows)
+    others = [
+        f"| `{name}` | `{other.default}` | {other.meaning} |\n"
+        for name, other in OTHER_VARIABLES.items()
+    ]
+    return PAGE + "".join(rows) + OTHERS + "".join(others)
 
 
 def main(argv: list[str]) -> int:
