@@ -21,6 +21,7 @@ from kadril.ops.moves.move_plan import Moves
 from kadril.ops.moves.shm_carrier import (
     LARGE,
     descriptions_of,
+    empty_plan,
     kept_forward_plan,
     memory_for,
     run_plan,
@@ -33,7 +34,7 @@ __all__ = ["Moved", "Mover", "Planned"]
 
 
 NOTHING = torch.empty(0)
-NO_PLAN = _native.MovePlan([], [], [], [], b"", b"")
+NO_PLAN = empty_plan()
 
 
 class Planned(NamedTuple):
@@ -83,10 +84,10 @@ class Known(NamedTuple):
     operator: MoveOperator | None
     plan: _native.MovePlan
     mine: bytes
-    nothing: torch.Tensor | None
-    out_shape: tuple[int, ...] | None
-    is_in_graph: bool
-    adjoint: Adjoint | None
+    nothing: torch.Tensor | None = None
+    out_shape: tuple[int, ...] | None = None
+    is_in_graph: bool = False
+    adjoint: Adjoint | None = None
 
 
 class Mover:
@@ -202,8 +203,9 @@ class Mover:
         )
         planned = self.plan(structure)
         if planned.moves is None:
-            plan = _native.MovePlan([], [], [], [], b"", descriptions)
-            known = Known(structure, planned, None, plan, mine, None, None, False, None)
+            known = Known(
+                structure, planned, operator=None, plan=empty_plan(descriptions), mine=mine
+            )
         else:
             known = self._know_moves(x, structure, planned, planned.moves, mine, descriptions)
         self._known.put(key_of(x), known)
@@ -232,7 +234,15 @@ class Mover:
         is_in_graph = needs_graph and torch.is_grad_enabled()
         adjoint = Adjoint(operator, x.shape, x.dtype) if is_in_graph and x.requires_grad else None
         return Known(
-            structure, planned, operator, plan, mine, nothing, out_shape, is_in_graph, adjoint
+            structure,
+            planned,
+            operator=operator,
+            plan=plan,
+            mine=mine,
+            nothing=nothing,
+            out_shape=out_shape,
+            is_in_graph=is_in_graph,
+            adjoint=adjoint,
         )
 
     def _operator(self, x: torch.Tensor, structure: Structure, moves: Moves) -> MoveOperator:

@@ -21,6 +21,7 @@ from kadril.transport.shared_memory import SharedMemory
 __all__ = [
     "LARGE",
     "descriptions_of",
+    "empty_plan",
     "kept_forward_plan",
     "memory_for",
     "run_adjoint",
@@ -56,13 +57,13 @@ def forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _nat
             agreed on that already.
     """
     value = torch.full((1,), moves.fill, dtype=dtype)
-    return _native.MovePlan(
-        messages(moves.sends),
-        messages(moves.recvs),
-        [(extents(mine), extents(box)) for mine, box in moves.copies],
-        [extents(edge) for edge in moves.edges],
-        bytes(value.untyped_storage()),
-        planned,
+    return native_plan(
+        sends=moves.sends,
+        recvs=moves.recvs,
+        copies=moves.copies,
+        edges=moves.edges,
+        fill=bytes(value.untyped_storage()),
+        planned=planned,
     )
 
 
@@ -73,8 +74,37 @@ def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
         moves: what to do.
         copies: whether what a worker has itself goes to its place.
     """
-    own = [(extents(box), extents(mine)) for mine, box in moves.copies] if copies else []
-    return _native.MovePlan(messages(moves.recvs), messages(moves.sends), own, [], b"", b"")
+    own = [(box, mine) for mine, box in moves.copies] if copies else []
+    return native_plan(sends=moves.recvs, recvs=moves.sends, copies=own)
+
+
+def empty_plan(planned: bytes = b"") -> _native.MovePlan:
+    """Make a plan by which nothing moves, and workers only say what they hold.
+
+    Args:
+        planned: see `forward_plan`.
+    """
+    return native_plan(planned=planned)
+
+
+def native_plan(
+    *,
+    sends: Sequence[Move] = (),
+    recvs: Sequence[Move] = (),
+    copies: Sequence[tuple[Slices, Slices]] = (),
+    edges: Sequence[Slices] = (),
+    fill: bytes = b"",
+    planned: bytes = b"",
+) -> _native.MovePlan:
+    """Make a plan of the native core, whose arguments have no names; see `_native.MovePlan`."""
+    return _native.MovePlan(
+        messages(sends),
+        messages(recvs),
+        [(extents(source), extents(target)) for source, target in copies],
+        [extents(edge) for edge in edges],
+        fill,
+        planned,
+    )
 
 
 def run_forward(moves: Moves, memory: SharedMemory, x: torch.Tensor, what: str) -> torch.Tensor:
