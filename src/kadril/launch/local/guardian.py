@@ -59,6 +59,11 @@ class Guardian:
         with suppress(BrokenPipeError):
             os.write(self._pipe, b"%d\n" % group)
 
+    def forget(self, group: int) -> None:
+        """Take back a report: the rank is about to be reaped, and its number may be given anew."""
+        with suppress(BrokenPipeError):
+            os.write(self._pipe, b"-%d\n" % group)
+
     def __exit__(self, *_: object) -> None:
         # All is clean by this time. A launcher that is killed on this line leaves a guardian that
         # finds nothing to do.

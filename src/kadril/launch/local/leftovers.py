@@ -6,7 +6,7 @@ children inherit however often they fork, or when it lives in the session of one
 Run as a program, this file is the *guardian* of a job: it waits until the launcher is gone, and
 then does what the launcher could not.
 
-    launcher ----- pipe: pid of each rank, one per line -----> guardian
+    launcher ----- pipe: pid of each rank, one per line -----> guardian     -pid: it is forgotten
        |                                                           |
        X  killed: the kernel closes the pipe  ------- EOF -------> kill all, sweep, remove directory
 
@@ -44,7 +44,7 @@ def find_leftovers(job: str, sessions: Collection[int] = ()) -> list[Leftover]:
     """Return the processes of this user that belong to the job and are not dead.
 
     Args:
-        job: value of KADRIL_JOB.
+        job: value of KADRIL_JOB; where it is empty, only the sessions count.
         sessions: sessions of the job's ranks, for processes that cleared their environment.
     """
     return [leftover for _, leftover in _search(job, sessions)]
@@ -83,7 +83,8 @@ def _search(job: str, sessions: Collection[int]) -> Iterator[tuple[int, Leftover
                     continue
             with suppress(OSError), _pinned(int(entry.name)) as descriptor:
                 variables = _environment(entry.path)
-                if mark not in variables and not _lives_in(entry.path, sessions):
+                is_marked = bool(job) and mark in variables
+                if not is_marked and not _lives_in(entry.path, sessions):
                     continue
                 ranks = [word[12:] for word in variables if word.startswith(b"KADRIL_RANK=")]
                 words = _read(entry.path + "/cmdline").split(b"\0")
@@ -169,8 +170,13 @@ def guard(job: str, directory: Path) -> None:
     text = b""
     while piece := os.read(0, 4096):
         text += piece
+    groups: list[int] = []
     # A launcher that died while it wrote leaves half a number, which must not name a stranger.
-    groups = [int(line) for line in text.split(b"\n")[:-1]]
+    for number in map(int, text.split(b"\n")[:-1]):
+        if number > 0:
+            groups.append(number)
+        else:
+            groups.remove(-number)
     for group in groups:
         kill_group(group, signal.SIGKILL)
     end_leftovers(job, groups, timeout=10.0)

@@ -74,6 +74,7 @@ class LocalHost:
         self._ranks: list[RankProcess] = []
         self._exited: list[RankProcess] = []  # not taken yet
         self._records: dict[int, Path] = {}  # flight records, by process
+        self._forgotten: dict[int, float] = {}  # when they are reaped, by process
         self._is_finishing = False
         # Times by which processes have to have left at the end, and then their pipes to be read.
         self._linger_until = math.inf
@@ -106,7 +107,7 @@ class LocalHost:
         if "KADRIL_RECORD_FILE" in start.environment:
             self._records[rank.pid] = Path(start.environment["KADRIL_RECORD_FILE"])
         self._stall_watch.add(start.rank, rank.pid, start.environment)
-        self.wake_at = self._stall_watch.tick(time.monotonic())
+        self.wake_at = min([self._stall_watch.tick(time.monotonic()), *self._forgotten.values()])
         self._selector.register(
             rank.pidfd, selectors.EVENT_READ, partial(self._exited.append, rank)
         )
@@ -145,7 +146,7 @@ class LocalHost:
                 rank.stop(signum)
 
     def go_on_without(self, pid: int) -> None:
-        """Forget a rank that has ended, since the job goes on.
+        """Forget a rank that has ended, since the job goes on; soon, end what it left behind.
 
         Its flight record outlives it, and would be taken for that of the next process at its place.
         """
@@ -154,6 +155,8 @@ class LocalHost:
         if record is not None:
             record.unlink(missing_ok=True)
             record.with_suffix(".stacks").unlink(missing_ok=True)
+        self._forgotten[pid] = time.monotonic() + LINGER
+        self.wake_at = min(self.wake_at, self._forgotten[pid])
 
     def finish(self, *, at_once: bool) -> None:
         """All ranks are dead; what they have started may not be."""
@@ -171,7 +174,8 @@ class LocalHost:
         if self.has_ended or now < self.wake_at:
             return
         if not self._is_finishing:
-            self.wake_at = self._stall_watch.tick(now)
+            self._reap_forgotten(now)
+            self.wake_at = min([self._stall_watch.tick(now), *self._forgotten.values()])
             return
         if self._read_until == math.inf:
             sessions = [rank.pid for rank in self._ranks]
@@ -180,7 +184,7 @@ class LocalHost:
                     self._pause = min(2 * self._pause, 0.1)
                     self.wake_at = min(self._linger_until, now + self._pause)
                     return
-                self._end_leftovers(sessions)
+                self._end_leftovers(self._job_id, sessions)
             # Nobody holds the other ends of the pipes, except a process that hides.
             self._read_until = time.monotonic() + LINGER / 2
         if self._pipes.all_read or now >= self._read_until:
@@ -190,8 +194,21 @@ class LocalHost:
         else:
             self.wake_at = min(self._read_until, now + 0.01)
 
-    def _end_leftovers(self, sessions: list[int]) -> None:
-        for leftover in end_leftovers(self._job_id, sessions):
+    def _reap_forgotten(self, now: float) -> None:
+        """Give back the numbers of ranks that the job goes on without, once they are free."""
+        due = [rank for rank in self._ranks if self._forgotten.get(rank.pid, math.inf) <= now]
+        if not due:
+            return
+        # By their sessions alone: the other processes of the job are to live.
+        self._end_leftovers("", [rank.pid for rank in due])
+        for rank in due:
+            del self._forgotten[rank.pid]
+            self._ranks.remove(rank)
+            self._guardian.forget(rank.pid)
+            rank.close()
+
+    def _end_leftovers(self, job: str, sessions: list[int]) -> None:
+        for leftover in end_leftovers(job, sessions):
             owner = f" by rank {leftover.rank}" if leftover.rank else ""
             self._notice(f"ended process {leftover.pid} left behind{owner}: {leftover.command}")
 

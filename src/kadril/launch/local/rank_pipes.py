@@ -60,6 +60,7 @@ class RankPipes:
 
     def add(self, rank: RankProcess) -> None:
         """Take over the pipes of a rank."""
+        self._pipes = [pipe for pipe in self._pipes if pipe.open]  # others are of replaced ranks
         self._pipes.append(Pipe(rank.rank, "out", rank.stdout))
         self._pipes.append(Pipe(rank.rank, "err", rank.stderr))
         self.balance()

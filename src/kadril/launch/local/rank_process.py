@@ -38,8 +38,9 @@ class RankForks(Protocol):
 class RankProcess:
     """A started rank, leader of its own session and process group.
 
-    The launcher does not reap a rank before the job is over. The dead rank keeps its pid, so that
-    signals to its process group reach its children or nobody, never a stranger with that number.
+    The launcher does not reap a rank before the job is over, or before the children of a rank that
+    the job goes on without have been ended. Until then the dead rank keeps its pid, so that signals
+    to its process group reach its children or nobody, never a stranger with that number.
 
     Attributes:
         rank: its number.
