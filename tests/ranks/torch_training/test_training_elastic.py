@@ -151,6 +151,32 @@ def test_training_goes_back_after_a_rank_was_lost(world: World) -> None:
 
 
 @ranks(1, 2)
+def test_a_rank_is_lost_while_callbacks_of_a_reset_run(world: World) -> None:
+    """A callback with a collective raised out of `run`, and ended all survivors."""
+    hvd.init()
+    state = elastic.ObjectState(step=0)
+    resets: list[int] = []
+
+    def scale() -> None:
+        resets.append(state.step)
+        if len(resets) == 1:
+            raise PeerLost("gone", rank=1)
+
+    state.register_reset_callbacks([scale])
+
+    @elastic.run
+    def train(state: elastic.ObjectState) -> None:
+        state.step += 1
+        if state.step == 1:
+            state.on_hosts_updated(1.0)
+        state.commit()
+
+    train(state)
+    assert resets == [1, 1]
+    assert state.step == 2
+
+
+@ranks(1, 2)
 def test_errors_of_the_program_are_not_tried_again(world: World) -> None:
     """A mismatch looked like a lost rank, and came back for ever."""
     hvd.init()

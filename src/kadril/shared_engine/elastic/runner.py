@@ -31,12 +31,12 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
     """Make a training function continue when ranks change; collective.
 
         while not done:
+            state.on_reset()         where the ranks have met again
             state.sync()             rank 0's state to all
             func(state, ...)         done when it returns
               PeerLost, Stalled ...  a rank is gone, or too late: back to the last commit
               HostsUpdatedInterrupt  hosts came or went: the state is kept
             reset()                  the ranks meet again
-            state.on_reset()
 
     Any other error is raised: a `MismatchError` is an error in the program, and would come again.
     The launcher is told, and ends the job.
@@ -50,14 +50,13 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
     def runs(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> R:
         membership = find_membership()
         with hears_signals(membership):
-            skips_sync = False
+            has_met_again, skips_sync = False, False
             while True:
                 try:
+                    if has_met_again:
+                        state.on_reset()
                     if not skips_sync:
-                        if membership is not None:
-                            membership.is_joining = False  # from here on it does as the others do
-                        state.sync()
-                        tell_synced(membership)
+                        sync(state, membership)
                     return func(state, *args, **kwargs)
                 except RETRIED as error:
                     logger.warning("elastic: back to the last commit, since %s", error)
@@ -73,13 +72,21 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
                     give_up(membership, error)
                     raise
                 reset()
+                has_met_again = True
                 skips_sync = skips_sync and not state.always_syncs
                 if membership is not None and membership.roster is not None:
                     # Whoever has no state needs that of the others, whatever the reason was.
                     skips_sync = skips_sync and membership.roster.num_new == 0
-                state.on_reset()
 
     return runs
+
+
+def sync(state: State, membership: Membership | None) -> None:
+    """Take over the state of rank 0, and tell the launcher; collective."""
+    if membership is not None:
+        membership.is_joining = False  # from here on it does as the others do
+    state.sync()
+    tell_synced(membership)
 
 
 def reset() -> None:
