@@ -52,17 +52,26 @@ def on_own_thread(move: Move[Arguments]) -> Move[Arguments]:
         if lane.thread != threading.get_ident():
             lane.thread = threading.get_ident()
             name_own_thread()
-        move(lane, *args, **kwargs)
+        try:
+            move(lane, *args, **kwargs)
+        except BaseException as error:
+            lane.error = error
+            raise
 
     return run
 
 
 class TransportLane:
-    """A transport, as the native engine calls it. Codes are those of the native core."""
+    """A transport, as the native engine calls it. Codes are those of the native core.
+
+    Attributes:
+        error: of the transport, by which the process set has ended.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.thread = 0  # that has called
+        self.error: BaseException | None = None
 
     @on_own_thread
     def allreduce(

@@ -10,20 +10,17 @@ def train(state):
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kadril.errors import PeerLost
 from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
-from kadril.shared_engine.elastic.runner import reset
-from kadril.shared_engine.elastic.runner import run as run_any
+from kadril.shared_engine.elastic.runner import reset, run_with
 from kadril.shared_engine.elastic.state import ObjectState, State, all_or_nothing
 from kadril.tensorflow.basics import rank
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.objects import broadcast_object, broadcast_object_fn
-from kadril.tensorflow.python_ops import MEET_AGAIN
+from kadril.tensorflow.op_errors import as_kadril_errors
 from kadril.tensorflow.variables import broadcast_variables
 
 __all__ = [
@@ -44,20 +41,10 @@ send_object = partial(broadcast_object, allow_pickle=True)
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Make a training function go on when ranks change; collective. See `kadril.torch.elastic.run`.
 
-    A collective whose ranks are gone or too late raises `tf.errors.UnknownError`, in eager mode, in
-    `tf.function` and in `model.fit`; it counts as a lost rank.
+    TensorFlow tells of an error in a collective by a class of its own, in eager mode, in
+    `tf.function` and in `model.fit`; what goes on or ends here is the error of kadril behind it.
     """
-
-    @functools.wraps(func)
-    def translated(state: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except tf.errors.UnknownError as error:
-            if MEET_AGAIN not in str(error):
-                raise
-            raise PeerLost(str(error)) from error
-
-    return run_any(translated)
+    return run_with(func, as_kadril_errors)
 
 
 class TensorFlowState(ObjectState):

@@ -15,14 +15,13 @@ import numpy as np
 
 from kadril import errors
 from kadril.engine import Verb
-from kadril.shared_engine.elastic.runner import RETRIED
 from kadril.tensorflow.basics import context
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.naming import OpName
+from kadril.tensorflow.op_errors import marked
 from kadril.transport.buffer import DTYPES
 
 __all__ = [
-    "MEET_AGAIN",
     "allgather",
     "allreduce",
     "alltoall",
@@ -32,10 +31,6 @@ __all__ = [
     "join",
     "reducescatter",
 ]
-
-# What elastic training knows an error by that it goes on after, in the text of TensorFlow's error:
-# names of ops are the user's. `kernels/kernels.cc` has the same words.
-MEET_AGAIN = "elastic training goes on when the ranks have met again"
 
 CODES = {"half": "float16"}
 Arrays = list[np.ndarray[Any, Any]]
@@ -71,9 +66,11 @@ def carried(run: Callable[..., Arrays], tensors: Sequence[Any], dtypes: Sequence
     def run_arrays(*arrays: Any) -> Any:
         try:
             return run(*[np.ascontiguousarray(each) for each in arrays])
-        except RETRIED as error:
+        except errors.UnsupportedError:
+            raise
+        except errors.KadrilError as error:
             # TensorFlow keeps of an error that it does not know no more than its text.
-            raise RuntimeError(f"{error}; {MEET_AGAIN}") from error
+            raise RuntimeError(marked(error)) from error
 
     results = tf.numpy_function(run_arrays, list(tensors), list(dtypes))
     return list(results) if isinstance(results, list | tuple) else [results]
@@ -87,13 +84,13 @@ class as_op_errors:  # noqa: N801 - a context manager, used as a function
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, errors.MismatchError | errors.NotInitializedError):
-            raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+            raise tf.errors.FailedPreconditionError(None, None, marked(error)) from error
         if isinstance(error, errors.UnsupportedError) or (
             isinstance(error, ValueError) and not isinstance(error, errors.KadrilError)
         ):
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
         if isinstance(error, errors.KadrilError):
-            raise tf.errors.UnknownError(None, None, f"{error}; {MEET_AGAIN}") from error
+            raise tf.errors.UnknownError(None, None, marked(error)) from error
 
 
 def request_name(named: OpName) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from kadril.shared_engine.elastic.state import State
 from kadril.world.job_messages import MessageKind
 from kadril.world.membership import Membership, find_membership
 
-__all__ = ["RETRIED", "reset", "run"]
+__all__ = ["RETRIED", "reset", "run", "run_with"]
 
 logger = logging.getLogger("kadril")
 
@@ -45,6 +46,19 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
         func: takes a `State` first. It is called again with the same arguments, so it has to
             continue from what the state says.
     """
+    return run_with(func, contextlib.nullcontext)
+
+
+def run_with(
+    func: Callable[Concatenate[StateT, P], R],
+    errors: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Callable[Concatenate[StateT, P], R]:
+    """Make the same of a function of a framework that has classes of errors of its own.
+
+    Args:
+        func: see `run`.
+        errors: makes a context in which they are raised as those of kadril.
+    """
 
     @functools.wraps(func)
     def runs(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,11 +67,12 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
             has_met_again, skips_sync = False, False
             while True:
                 try:
-                    if has_met_again:
-                        state.on_reset()
-                    if not skips_sync:
-                        sync(state, membership)
-                    return func(state, *args, **kwargs)
+                    with errors():
+                        if has_met_again:
+                            state.on_reset()
+                        if not skips_sync:
+                            sync(state, membership)
+                        return func(state, *args, **kwargs)
                 except RETRIED as error:
                     logger.warning("elastic: back to the last commit, since %s", error)
                     if membership is not None and isinstance(error, Stalled):

@@ -38,8 +38,10 @@ using Status = absl::Status;
 
 const kadril_functions* functions = nullptr;
 
-// What elastic training knows an error by that it goes on after; `python_ops.py` has the same words.
-constexpr char meet_again[] = "; elastic training goes on when the ranks have met again";
+// With the kind of the error, which TensorFlow has no place for; `op_errors.py` reads it.
+Status marked(absl::StatusCode code, const std::string& text, const char* kind) {
+  return Status(code, text + " [kadril." + kind + "]");
+}
 
 Status status_of(kadril_status kind, const std::string& text) {
   switch (kind) {
@@ -51,12 +53,17 @@ Status status_of(kadril_status kind, const std::string& text) {
     case KADRIL_SET_EXISTS:
       return absl::InvalidArgumentError(text);
     case KADRIL_MISMATCH:
+      return marked(absl::StatusCode::kFailedPrecondition, text, "MismatchError");
     case KADRIL_NOT_INITIALIZED:
-      return absl::FailedPreconditionError(text);
+      return marked(absl::StatusCode::kFailedPrecondition, text, "NotInitializedError");
     case KADRIL_CANCELLED:
       return absl::CancelledError(text);
+    case KADRIL_PEER_LOST:
+      return marked(absl::StatusCode::kUnknown, text, "PeerLost");
+    case KADRIL_STALLED:
+      return marked(absl::StatusCode::kUnknown, text, "Stalled");
     default:
-      return absl::UnknownError(text + meet_again);
+      return marked(absl::StatusCode::kUnknown, text, "KadrilError");
   }
 }
 
