@@ -1,11 +1,13 @@
 """Messages between the launcher of an elastic job and its ranks, one JSON object to a line.
 
     rank      LISTENS        its program uses `elastic.run` and hears of updates; what it has loaded
-    rank      READY          it has left its generation, if it was in one, and waits for the next
+    rank      READY          it has left its generation, if it was in one, and waits for the next;
+                             whether it keeps the state that all ranks had when they left
     rank      SYNCED         it has the state of the job
     rank      FATAL          an error in the program, which would come again in every generation
     rank      PREEMPTED      it was sent SIGTERM or SIGUSR1
-    launcher  ROSTER         its rank in the next generation, and where that meets
+    launcher  ROSTER         its rank in the next generation, where that meets, and whether its
+                             ranks bring their states together
     launcher  LOST           a rank of that generation has died: do not wait for it
     launcher  UPDATE         hosts came or went: leave the generation at the next commit
     launcher  PREEMPT        commit at the next step that all ranks share, and leave if it says so
@@ -44,7 +46,7 @@ class MessageKind(str, enum.Enum):
 # Fields of each kind, which are numbers or texts.
 FIELDS: Mapping[MessageKind, Mapping[str, type]] = {
     MessageKind.LISTENS: {"modules": str},
-    MessageKind.READY: {"generation": int, "stalled": int},
+    MessageKind.READY: {"generation": int, "stalled": int, "keeps": bool},
     MessageKind.SYNCED: {"generation": int},
     MessageKind.FATAL: {"reason": str},
     MessageKind.PREEMPTED: {"signal": int},
@@ -54,6 +56,7 @@ FIELDS: Mapping[MessageKind, Mapping[str, type]] = {
         "size": int,
         "rendezvous": str,
         "num_new": int,
+        "syncs": bool,
     },
     MessageKind.LOST: {"generation": int},
     MessageKind.UPDATE: {"change": int},

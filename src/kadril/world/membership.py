@@ -38,6 +38,7 @@ class Roster:
         size: number of ranks.
         rendezvous: where they meet.
         num_new: how many of them do not have the state of the job.
+        syncs: whether they bring their states together; otherwise all of them have the same.
     """
 
     generation: int
@@ -45,6 +46,7 @@ class Roster:
     size: int
     rendezvous: str
     num_new: int
+    syncs: bool
 
     def identity(self, told: Identity) -> Identity:
         """Return the identity of this process, given the one that it was started with."""
@@ -76,6 +78,8 @@ class Membership:
     Attributes:
         roster: of the present generation, or the one that is about to meet; None before the first.
         is_joining: whether it came after the first generation, and does not have the state yet.
+        keeps_state: whether it left its generation when all ranks did, and not for a rank that is
+            lost; its state is the one that the others have, then.
         preempts: whether the launcher asks for a commit.
         leaves: whether the ranks are to leave after it.
     """
@@ -83,6 +87,7 @@ class Membership:
     def __init__(self, connection: socket.socket) -> None:
         self.roster: Roster | None = None
         self.is_joining = False
+        self.keeps_state = False
         self.preempts = False
         self.leaves = False
         self._connection = connection
@@ -114,7 +119,12 @@ class Membership:
             RendezvousError: the launcher has gone.
         """
         generation = -1 if self.roster is None else self.roster.generation
-        self.say(MessageKind.READY, generation=generation, stalled=self._stalled)
+        self.say(
+            MessageKind.READY,
+            generation=generation,
+            stalled=self._stalled,
+            keeps=self.keeps_state,
+        )
         self._stalled = -1
         self._hear(SPARE_SECONDS)
         while self._answer is None:
@@ -134,6 +144,7 @@ class Membership:
             answer.number("size"),
             answer.text("rendezvous"),
             answer.number("num_new"),
+            bool(answer.number("syncs")),
         )
         return self.roster
 

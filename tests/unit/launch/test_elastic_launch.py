@@ -90,7 +90,7 @@ def test_a_host_is_set_aside_after_repeated_failures() -> None:
 
 def test_messages_come_whole() -> None:
     reader = MessageReader("rank 1")
-    ready = JobMessage.of(MessageKind.READY, generation=3, stalled=-1)
+    ready = JobMessage.of(MessageKind.READY, generation=3, stalled=-1, keeps=False)
     leave = JobMessage.of(MessageKind.LEAVE, code=0)
     data = ready.encode() + leave.encode()
     assert reader.feed(data[:9]) == []
@@ -102,7 +102,8 @@ def test_messages_come_whole() -> None:
     [
         b"hello\n",
         b'{"kind":"ready"}\n',
-        b'{"kind":"ready","generation":true,"stalled":0}\n',
+        b'{"kind":"ready","generation":true,"stalled":0,"keeps":false}\n',
+        b'{"kind":"ready","generation":1,"stalled":0,"keeps":0}\n',
         b'{"kind":"leave","code":0,"more":1}\n',
         b'{"kind":"shutdown"}\n',
         b"x" * 70_000,
@@ -115,7 +116,7 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 
 
 def test_a_roster_is_told_to_programs_that_read_variables() -> None:
-    roster = Roster(generation=4, rank=1, size=3, rendezvous="unix:/x", num_new=0)
+    roster = Roster(generation=4, rank=1, size=3, rendezvous="unix:/x", num_new=0, syncs=True)
     environment = {"KADRIL_RANK": "2", "HOROVOD_RANK": "2", "HOROVOD_LOCAL_SIZE": "4"}
     roster.write_to(environment)
     assert environment["KADRIL_RANK"] == environment["HOROVOD_RANK"] == "1"

@@ -174,6 +174,7 @@ class ElasticSupervisor(Supervisor):
             worker.fatal = message.text("reason")
         elif kind is MessageKind.READY:
             worker.is_ready = True
+            worker.keeps_state = bool(message.number("keeps"))
             self._late.pop(worker.place, None)
             for other in self.workers.busy:
                 if other.rank == message.number("stalled"):
@@ -402,6 +403,7 @@ class ElasticSupervisor(Supervisor):
         first = workers.generation < 0
         workers.generation += 1
         num_new = sum(not worker.has_state for worker in chosen)
+        syncs = not all(worker.has_state and worker.keeps_state for worker in chosen)
         for rank, worker in enumerate(chosen):
             worker.rank, worker.is_ready, worker.was_updated = rank, False, False
             worker.send(
@@ -411,6 +413,7 @@ class ElasticSupervisor(Supervisor):
                 size=len(chosen),
                 rendezvous=f"unix:{os.fspath(self._job.directory)}/meet.{workers.generation}",
                 num_new=num_new,
+                syncs=syncs,
             )
         text = f"generation {workers.generation}: {len(chosen)} ranks, {num_new} of them new"
         (self.tell if first else self.output.notice)(text)

@@ -21,6 +21,7 @@ class Worker:
         rank: in the present generation; -1 where it is in none.
         is_ready: whether it waits for the next generation.
         has_state: whether it has the state of the job.
+        keeps_state: whether that is the one with which its generation ended; see `Membership`.
         listens: whether its program uses `elastic.run`.
         is_leaving: whether it is not to be in the next generation.
         fatal: why its program cannot go on, if it said so.
@@ -35,6 +36,7 @@ class Worker:
         self.rank = -1
         self.is_ready = False
         self.has_state = False
+        self.keeps_state = False
         self.listens = False
         self.is_leaving = False
         self.was_updated = False  # told that hosts came or went, in this generation

@@ -86,12 +86,15 @@ def run_with(
                 except KadrilError as error:
                     give_up(membership, error)
                     raise
+                skips_sync = skips_sync and not state.always_syncs
+                if membership is not None:
+                    membership.keeps_state = skips_sync
                 reset()
                 has_met_again = True
-                skips_sync = skips_sync and not state.always_syncs
                 if membership is not None and membership.roster is not None:
-                    # Whoever has no state needs that of the others, whatever the reason was.
-                    skips_sync = skips_sync and membership.roster.num_new == 0
+                    # Others may be new, or have noticed a lost rank and gone back. The launcher
+                    # has heard of all of them, so all do the same.
+                    skips_sync = not membership.roster.syncs
 
     return runs
 
