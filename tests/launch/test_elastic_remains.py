@@ -1,4 +1,4 @@
-"""What ranks that failed leave behind while their job goes on: nothing, after a second."""
+"""Remains of ranks that failed while their job goes on: none, after a second."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_rank_that_failed_leaves_nothing_behind(playground: Playground) -> None:
-    """Its children lived to the end of the job; so did its process number and its pipes."""
+    """Children of a failed rank lived to the end of the job; so did its process and pipes."""
     program = playground.write("fails.py", FAILS)
     flags = ["-np", "2", "--min-np", "2", "--spares", "0", "--no-fork-server"]
     launched = playground.start(*flags, program, playground.directory)

@@ -83,7 +83,7 @@ def check_end(done: subprocess.CompletedProcess[str], size: int, weights: list[f
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["quiet", "kill", "alone"])
 def test_a_rank_that_fails_changes_nothing(tmp_path: Path, fault: str) -> None:
-    """Also one whose step fails by itself: the other is told of a step that was withdrawn."""
+    """A step may fail by itself: the other rank is told of a step that was withdrawn."""
     done = job(tmp_path, fault, "-np", "2", "--min-np", "1")
     check_end(done, 2, WHOLE)
 

@@ -1,4 +1,4 @@
-"""When the launcher reports a job that does not move, and how soon it does so again."""
+"""Times at which the launcher reports a job that does not move, first and again."""
 
 from __future__ import annotations
 
