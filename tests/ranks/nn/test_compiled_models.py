@@ -59,7 +59,7 @@ def check_same(model: nn.Module, compiled: Any, P_x: Partition) -> None:
     for training in (True, False):
         model.train(training)
         for sizes in ((2, 2, 8, 6), (3, 2, 8, 6), (2, 2, 10, 6), (2, 2, 8, 6)):
-            x = knn.split(integer_valued(sizes, seed=3), P_x)
+            x = knn.block_of(integer_valued(sizes, seed=3), P_x)
             for one, other in zip(
                 passes(model, x, parameters), passes(compiled, x, parameters), strict=True
             ):
@@ -112,7 +112,7 @@ def test_what_is_between_layers_is_compiled(world: World) -> None:
 def test_compiled_by_inductor(world: World, tmp_path: Path) -> None:
     P_x = grid(world, (1, 1, 2, 1))
     model = layer_by_layer(P_x)
-    x = knn.split(integer_valued((2, 2, 8, 6), seed=3), P_x)
+    x = knn.block_of(integer_valued((2, 2, 8, 6), seed=3), P_x)
     parameters = list(model.parameters())
     with inductor(tmp_path / str(world.rank)):
         got = passes(torch.compile(model), x, parameters)
@@ -129,7 +129,6 @@ def test_whatever_communicates_is_left_as_it_is() -> None:
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(knn.__path__, "kadril.nn.")
-        if found.name != primitives.__name__  # modules around the functions of `kadril.ops`
     ]
     layers = {
         each
@@ -138,13 +137,14 @@ def test_whatever_communicates_is_left_as_it_is() -> None:
         if inspect.isclass(each)
         and issubclass(each, nn.Module)
         and each.__module__.startswith("kadril.nn")
+        and each.__module__ != primitives.__name__  # around the functions of `kadril.ops`
         and "forward" in vars(each)
         # Layers that only `distribute` makes are called by the model, which is left as it is.
         and (each is knn.DistributedModel or ".distribution." not in each.__module__)
     }
     assert layers
     assert [each for each in layers if not is_left(each.forward)] == []
-    assert is_left(knn.join)
+    assert is_left(knn.whole_of)
     assert is_left(knn.interpolate)
     for name in set(kadril.ops.__all__) - {"zero_volume_tensor"}:
         found = getattr(kadril.ops, name)

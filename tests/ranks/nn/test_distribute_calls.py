@@ -167,10 +167,10 @@ def test_dropout_is_the_same_on_replicas(world: World) -> None:
         twin = distribute(copy.deepcopy(model), grid(world, shape), x)
         twin.load_state_dict(model.state_dict())
         twin = twin.train()
-        y = twin(twin.scatter(x))
+        y = twin(twin.block_of(x))
         if twin.P_x.active:
             found.append(whole_of(y, twin.P_y))
-        whole = twin.eval()(twin.scatter(x))
+        whole = twin.eval()(twin.block_of(x))
         if twin.P_x.active:
             assert torch.allclose(whole_of(whole, twin.P_y), model.eval()(x), rtol=1e-12)
         model.train()

@@ -87,9 +87,9 @@ def test_state_goes_anywhere(world: World) -> None:
     for shape in ((1, 1, 2, 2), (2, 1, 1, 1), (1, 1, 1, 1)):
         other = distribute(ResNet(), grid(world, shape), x)
         other.load_state_dict(saved)
-        y = other.eval()(other.scatter(x))
+        y = other.eval()(other.block_of(x))
         if other.P_x.active:
-            torch.testing.assert_close(other.gather(y), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(other.whole_of(y), expected, rtol=1e-5, atol=1e-5)
 
 
 @ranks(4)
@@ -115,5 +115,5 @@ def test_ranks_outside_of_the_partition(world: World) -> None:
     x = integer_valued(UNet.shape, seed=5)
     check_same(make_exact(UNet()), P, x)
     twin = distribute(nn.Sequential(nn.Flatten(), nn.Linear(143, 2).double()), P, x)
-    y = twin(twin.scatter(x))
+    y = twin(twin.block_of(x))
     assert y.shape == ((2, 2) if P.active else (0,))

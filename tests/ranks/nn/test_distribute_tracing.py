@@ -196,18 +196,18 @@ def test_nested_inputs_and_results(world: World) -> None:
     x, other = integer_valued((2, 2, 9, 8), seed=4), integer_valued((2, 1, 9, 8), seed=5)
     model = make_exact(Several())
     twin = distribute(copy.deepcopy(model), P, ([x, other],))
-    blocks = [twin.scatter(x), twin.scatter(other)]
+    blocks = [twin.block_of(x), twin.block_of(other)]
     for factor in (1, 3):
         found = twin.train()(blocks, factor=factor)
         expected = model.train()([x, other], factor=factor)
-        whole = twin.gather(found)
+        whole = twin.whole_of(found)
         assert isinstance(whole["pair"], Pair)
         assert torch.equal(whole["pair"].low, expected["pair"].low)
         assert torch.equal(whole["pair"].high, expected["pair"].high)
         assert torch.equal(whole["rest"][0], x)
         assert whole["rest"][1:] == [3, None]
     assert set(twin.eval()(blocks)) == {"y"}
-    assert torch.equal(twin.gather(twin(blocks))["y"], model([x, other])["y"])
+    assert torch.equal(twin.whole_of(twin(blocks))["y"], model([x, other])["y"])
 
 
 class BySize(nn.Module):
@@ -239,7 +239,7 @@ def test_programs_belong_to_sizes(world: World) -> None:
         twin.zero_grad()
         expected = model(x)
         expected.sum().backward()
-        found = twin.gather(twin(twin.scatter(x)))
+        found = twin.whole_of(twin(twin.block_of(x)))
         found.sum().backward()
         assert torch.equal(found, expected)
         for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
@@ -273,9 +273,9 @@ def test_buffers_that_forward_writes_into(world: World) -> None:
         twin = check_same(model, grid(world, shape), x)
         ordinary = copy.deepcopy(model)
         ordinary(x), ordinary(x)
-        twin(twin.scatter(x))
+        twin(twin.block_of(x))
         assert torch.equal(twin.get_buffer("seen"), ordinary.seen)
-        twin.eval()(twin.scatter(x))
+        twin.eval()(twin.block_of(x))
         assert torch.equal(twin.get_buffer("seen"), ordinary.seen)
 
 
@@ -294,9 +294,9 @@ def test_parts_of_a_model_in_other_modes(world: World) -> None:
     x = integer_valued((1, 1, 4, 4), seed=1)
     twin = distribute(Frozen().double(), grid(world, (1, 1, 2, 1)), x)
     twin.train().get_submodule("head").eval()
-    assert torch.equal(twin(twin.scatter(x)), twin.scatter(x) * 3)
+    assert torch.equal(twin(twin.block_of(x)), twin.block_of(x) * 3)
     twin.train()
-    assert torch.equal(twin(twin.scatter(x)), twin.scatter(x) * 2)
+    assert torch.equal(twin(twin.block_of(x)), twin.block_of(x) * 2)
 
 
 @ranks(2)
@@ -318,7 +318,7 @@ def test_numbers_in_attributes(world: World) -> None:
     twin = distribute(model, grid(world, (1, 1, 2, 1)), x)
     for factor in (2.0, 3.0, 2.0):
         model.factor = factor
-        assert torch.equal(twin(twin.scatter(x)), twin.scatter(x) * factor + 4)
+        assert torch.equal(twin(twin.block_of(x)), twin.block_of(x) * factor + 4)
 
 
 class Residual(nn.Module):
@@ -342,7 +342,7 @@ def test_what_was_dropped_from_is_still_there(world: World) -> None:
     x = torch.ones(2, 1, 16, 16)
     for inplace in (False, True):
         twin = distribute(Residual(inplace), grid(world, (1, 1, 2, 1)), x).train()
-        y, dropped = twin(twin.scatter(x)).chunk(2, 1)
+        y, dropped = twin(twin.block_of(x)).chunk(2, 1)
         assert (dropped == 0).any()
         assert torch.equal(y, dropped if inplace else 2 * torch.ones_like(y))
 

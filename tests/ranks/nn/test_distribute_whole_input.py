@@ -20,9 +20,9 @@ def test_the_whole_instead_of_a_block(world: World) -> None:
     x = integer_valued(UNet.shape, seed=1)
     for shape in ((1, 1, 2, world.size // 2), (2, 1, world.size // 2, 1)):
         twin = distribute(make_exact(UNet()), grid(world, shape), x)
-        with pytest.raises(ValueError, match=r"twin\.scatter\(x\).*twin\.whole\(x\)"):
+        with pytest.raises(ValueError, match=r"twin\.block_of\(x\).*twin\.whole\(x\)"):
             twin(x)
-        twin(twin.scatter(x))
+        twin(twin.block_of(x))
         with pytest.raises(ValueError, match="workers gave the same tensor"):
             twin(x)
 
@@ -37,11 +37,11 @@ def test_larger_inputs_are_no_mistake(world: World) -> None:
     other = integer_valued(UNet.shape, seed=2)
     larger = torch.cat([x, other], 2)
     mine = x if world.rank == 0 else other
-    assert torch.equal(twin.gather(twin(mine)), ordinary(larger))
+    assert torch.equal(twin.whole_of(twin(mine)), ordinary(larger))
 
     twin = distribute(copy.deepcopy(ordinary), P, x)
     twin.takes_equal_blocks = True
-    assert torch.equal(twin.gather(twin(x)), ordinary(torch.cat([x, x], 2)))
+    assert torch.equal(twin.whole_of(twin(x)), ordinary(torch.cat([x, x], 2)))
 
 
 @ranks(2, 4)
@@ -55,7 +55,7 @@ def test_the_whole_by_name(world: World) -> None:
         (expected * weight).sum().backward()
         twin = distribute(make_exact(kind()), grid(world, shape), x)
         mine = x.detach().clone().requires_grad_()
-        found = twin.gather(twin.whole(mine))
+        found = twin.whole_of(twin.whole(mine))
         (found * weight).sum().backward()
         assert torch.equal(found, expected)
         assert mine.grad is not None

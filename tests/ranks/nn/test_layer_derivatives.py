@@ -160,7 +160,7 @@ def plain_cases(world: World) -> Iterator[tuple[str, LayerAndTwin]]:
     yield (
         "join",
         LayerAndTwin(
-            lambda x: (knn.join(x, rows).sin() * numbers((2, 2, 8), 5)).sum(),
+            lambda x: (knn.whole_of(x, rows).sin() * numbers((2, 2, 8), 5)).sum(),
             lambda x: (x.sin() * numbers((2, 2, 8), 5)).sum(),
             (2, 2, 8),
             rows,
@@ -459,7 +459,7 @@ def test_physics_informed_network(world: World) -> None:
     expected = residual_of(net, x.clone().requires_grad_())
     wanted = torch.autograd.grad(expected, list(net.parameters())[:-1])
     loss = ops.total(
-        residual_of(twin, twin.scatter(x).requires_grad_()), world_partition(world).group
+        residual_of(twin, twin.block_of(x).requires_grad_()), world_partition(world).group
     )
     got = torch.autograd.grad(loss, list(net.parameters())[:-1])
     check_near(loss.detach(), expected.detach(), "loss")
@@ -492,7 +492,9 @@ def test_gradient_penalty_on_a_split_image(world: World) -> None:
     parameters = list(critic.parameters())[:-1]  # the last bias has no part in gradients
     expected = penalty_of(critic, images.clone().requires_grad_(), lambda x: x)
     wanted = torch.autograd.grad(expected, parameters)
-    penalty = penalty_of(twin, twin.scatter(images).requires_grad_(), lambda x: ops.total(x, group))
+    penalty = penalty_of(
+        twin, twin.block_of(images).requires_grad_(), lambda x: ops.total(x, group)
+    )
     got = torch.autograd.grad(penalty, parameters)
     check_near(penalty.detach(), expected.detach(), "penalty")
     for one, other in zip(got, wanted, strict=True):

@@ -1,11 +1,11 @@
 """`distribute`: an ordinary torch model, on the blocks of a partition, with the same result.
 
     model = UNet()                                               # ordinary torch
-    P_x = partition.create_cartesian_topology_partition([1, 1, 2, 2])
+    P_x = kadril.grid(1, 1, 2, 2)
     twin = kadril.nn.distribute(model, P_x, example)             # the same parameters
 
-    y = twin(twin.scatter(x))                                    # blocks in, blocks out
-    loss = mse_loss(twin.gather(y), target)                      # one loss, on every worker
+    y = twin(twin.block_of(x))                                   # blocks in, blocks out
+    loss = mse_loss(twin.whole_of(y), target)                    # one loss, on every worker
     loss.backward()                                              # every worker: whole gradients
 
 The model is run once on tensors without memory, every call is recorded, and its result gets a
@@ -23,7 +23,7 @@ The convention for replicas, and for losses:
    loss of it, and calls `backward()`: that is one loss, and nothing is summed over replicas.
 2. Gradients of parameters are summed over the workers that a layer is split over, and over no
    others. After `backward()` every worker has the whole gradient of the loss.
-3. A loss of blocks has to be made one: by `gather` before an ordinary loss, by the losses of
+3. A loss of blocks has to be made one: by `whole_of` before an ordinary loss, by the losses of
    `kadril.nn` on `P_y`, or by `ops.total` over `P_y`. With a loss for each block of the batch,
    gradients are those of the *sum* of these losses.
 
@@ -66,7 +66,7 @@ __all__ = [
 
 SAME_EVERYWHERE = "Give the same model and the same example on every rank"
 
-# Their first names. Elsewhere, `split` makes groups of ranks, and `join` ends a rank's part.
+# Older names. Elsewhere, `split` makes groups of ranks, and `join` ends a rank's part.
 split = block_of
 join = whole_of
 

@@ -94,7 +94,7 @@ class InputBalancer:
             f"{self.what}: all {self.P_x.size} workers gave the same tensor of shape {shape}, as"
             f" large as the whole example: taken as blocks, they are an input of shape"
             f" {list(balanced.sizes)} with the same part again and again. Give blocks:"
-            " twin(twin.scatter(x)); or the whole by name: twin.whole(x). If they are blocks that"
+            " twin(twin.block_of(x)); or the whole by name: twin.whole(x). If they are blocks that"
             " happen to be equal, say so: twin.takes_equal_blocks = True"
         )
 

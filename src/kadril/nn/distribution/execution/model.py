@@ -137,7 +137,7 @@ class DistributedModel(nn.Module):
             y, lambda each: whole_of(each, where) if (where := next(places)) is not None else each
         )
 
-    # Their first names. In `kadril.ops`, scatter and gather are between one worker and all.
+    # Older names. In `kadril.ops`, scatter and gather are between one worker and all.
     scatter = block_of
     gather = whole_of
 
