@@ -372,22 +372,68 @@ def test_a_sharded_optimizer_of_a_state_stays(world: World) -> None:
     other.close()
 
 
+@ranks(1, 2)
+def test_a_scheduler_stays_with_its_optimizer(world: World) -> None:
+    """A copy had an optimizer of its own: learning rates stayed where they were."""
+    hvd.init()
+    parameters = make_parameters()
+    inner = torch.optim.SGD(parameters, lr=1.0)
+    optimizer = hvd.DistributedOptimizer(inner, op=hvd.Sum)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    state = elastic.TorchState(optimizer=optimizer, scheduler=scheduler, epoch=0)
+
+    def train(num_epochs: int) -> list[float]:
+        rates = []
+        for _ in range(num_epochs):
+            optimizer.zero_grad()
+            backward(parameters, pull_of(world.rank, state.epoch))
+            optimizer.step()
+            state.scheduler.step()
+            state.epoch += 1
+            rates.append(optimizer.param_groups[0]["lr"])
+        return rates
+
+    assert train(3) == [1.0, 0.5, 0.5]
+    state.commit()
+    assert train(2) == [0.25, 0.25]
+    state.restore()
+    assert state.scheduler is scheduler
+    assert scheduler.last_epoch == 3
+    assert train(2) == [0.25, 0.25]
+    if world.rank > 0:  # as one that comes new
+        scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 100})
+    state.sync()
+    assert scheduler.last_epoch == 5
+    assert train(2) == [0.125, 0.125]
+
+
+class Counter:
+    """Something with a state."""
+
+    number = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.number = state["number"]
+
+
+class DoublingHandler(elastic.StateHandler):
+    """Restores twice of what was saved."""
+
+    def restore(self) -> None:
+        super().restore()
+        self.value.number *= 2
+
+
 @ranks(1)
 def test_handlers_of_ones_own(world: World) -> None:
+    """Adding to the registry, as programs for Horovod do, changed nothing."""
     hvd.init()
-
-    class Counter:
-        number = 0
-
-        def state_dict(self) -> dict[str, int]:
-            return {"number": self.number}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            self.number = state["number"]
-
     registry = elastic.get_handler_registry()
-    elastic.set_handler_registry([*registry, (Counter, elastic.StateHandler)])
-    try:
+    entry = (Counter, DoublingHandler)
+    for factor in (1, 2, 2):
         counter = Counter()
         state = elastic.TorchState(counter=counter)
         counter.number = 3
@@ -395,8 +441,12 @@ def test_handlers_of_ones_own(world: World) -> None:
         counter.number = 4
         state.restore()
         assert state.counter is counter
-        assert counter.number == 3
+        assert counter.number == 3 * factor
         state.sync()
-    finally:
-        elastic.set_handler_registry(registry)
-    assert elastic.get_handler_registry() == registry
+        if factor == 1:
+            registry.append(entry)
+        elif entry in registry:
+            registry.remove(entry)
+            elastic.set_handler_registry([*registry, entry])
+    elastic.set_handler_registry(registry)
+    assert elastic.get_handler_registry() is registry

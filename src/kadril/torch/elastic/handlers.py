@@ -1,6 +1,7 @@
 """Handlers: how a model, an optimizer or a sampler is saved, restored, and brought to all ranks.
 
-A program may put handlers of its own classes into the registry.
+A program may put handlers of its own classes into the registry. What is in none of the classes, but
+has `state_dict` and `load_state_dict`, is saved and restored by these.
 """
 
 from __future__ import annotations
@@ -53,21 +54,28 @@ class SamplerStateHandler(StateHandler):
     name = "elastic.sampler"
 
 
-_registry: list[tuple[type, type[StateHandler]]] = [
-    (torch.nn.Module, ModelStateHandler),
-    (torch.optim.Optimizer, OptimizerStateHandler),
-    (ElasticSampler, SamplerStateHandler),
-]
+Registry = list[tuple[type, type[StateHandler]]]
 
 
-def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Pairs of a class and the handler of its instances; the first that fits is taken."""
-    return list(_registry)
+class _Holder:
+    registry: Registry = [  # noqa: RUF012 - replaced as a whole
+        (torch.nn.Module, ModelStateHandler),
+        (torch.optim.Optimizer, OptimizerStateHandler),
+        (ElasticSampler, SamplerStateHandler),
+    ]
 
 
-def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+def get_handler_registry() -> Registry:
+    """Pairs of a class and the handler of its instances; the first that fits is taken.
+
+    It is the list itself: what a program adds to it counts for states that are made afterwards.
+    """
+    return _Holder.registry
+
+
+def set_handler_registry(registry: Registry) -> None:
     """Replace the registry, for states that are made afterwards."""
-    _registry[:] = registry
+    _Holder.registry = registry
 
 
 def handler_of(value: Any) -> StateHandler | None:
@@ -78,7 +86,10 @@ def handler_of(value: Any) -> StateHandler | None:
 
         if trainer_of(value) is not None:
             return ShardedStateHandler(value)
-    for kind, handler in _registry:
+    for kind, handler in get_handler_registry():
         if isinstance(value, kind):
             return handler(value)
-    return None
+    # A learning rate scheduler, say: a copy of it would belong to a copy of its optimizer.
+    has_state = callable(getattr(value, "state_dict", None))
+    is_stateful = has_state and callable(getattr(value, "load_state_dict", None))
+    return StateHandler(value) if is_stateful and not isinstance(value, type) else None

@@ -17,13 +17,13 @@ __all__ = ["TorchState"]
 
 
 class TorchState(ObjectState):
-    """State made of models, optimizers, samplers and plain values, which are its attributes.
+    """State made of models, optimizers, samplers, schedulers and plain values: its attributes.
 
         state = TorchState(model, optimizer, sampler=sampler, batch=0)
         state.model, state.batch += 1
 
-    A plain value is copied when it is saved; models, optimizers and samplers save their state_dict
-    and keep their identity.
+    A plain value is copied when it is saved; models, optimizers, samplers, and all else that has
+    `state_dict` and `load_state_dict`, save their state and keep their identity.
 
     Args:
         model: usually the one there is; others may be given by any name.
