@@ -14,6 +14,10 @@ block's own inputs are set to zero in the saved strips:
     w*   = conv*(y*, x)      + sum over strips of conv*(y*[strip], s)
 
 The result is that of one convolution of the block with its halo, without a copy of the block.
+
+Messages are packed here, and not by a carrier (`ops/moves/carriers.py`): that fills one tensor from
+one other, by one plan. The boxes of all strips, which are tensors of their own, travel in a single
+exchange, and only the exchange itself runs in another thread, beside the convolution.
 """
 
 from __future__ import annotations
