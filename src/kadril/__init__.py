@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from kadril import ddl as ddl
     from kadril import errors as errors
     from kadril import experiment as experiment
+    from kadril import keras as keras
     from kadril import nn as nn
     from kadril import ops as ops
     from kadril import partition as partition
     from kadril import sharded as sharded
+    from kadril import tensorflow as tensorflow
     from kadril import testing as testing
     from kadril import torch as torch
     from kadril.collectives import (
@@ -134,8 +136,32 @@ __version__ = "0.1.0"
 
 # Not in `__all__`: `from kadril import *` would put `kadril.torch` in the place of torch.
 _PACKAGES = frozenset(
-    {"ddl", "errors", "experiment", "nn", "ops", "partition", "sharded", "testing", "torch"}
+    {
+        "ddl",
+        "errors",
+        "experiment",
+        "keras",
+        "nn",
+        "ops",
+        "partition",
+        "sharded",
+        "tensorflow",
+        "testing",
+        "torch",
+    }
 )
+
+# Which framework they need.
+_NEEDS = {
+    "ddl": "torch",
+    "experiment": "torch",
+    "keras": "keras",
+    "nn": "torch",
+    "ops": "torch",
+    "sharded": "torch",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+}
 
 _HOMES = {
     "kadril.collectives": (
@@ -183,4 +209,9 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__) | _PACKAGES)
+    from kadril.frameworks import is_installed
+
+    # The others say what to install, which is no AttributeError: tools that ask for every name that
+    # there is, as `inspect.getmembers` does, would end by it.
+    missing = {name for name, framework in _NEEDS.items() if not is_installed(framework)}
+    return sorted(set(globals()) | set(__all__) | (_PACKAGES - missing))

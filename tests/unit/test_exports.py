@@ -33,6 +33,8 @@ def names_for_type_checkers() -> set[str]:
 
 
 PACKAGES = {"ddl", "errors", "experiment", "nn", "ops", "partition", "sharded", "testing", "torch"}
+# They need a framework that these tests do without; tests/tensorflow has it.
+MORE_PACKAGES = {"keras", "tensorflow"}
 
 
 def test_every_name_can_be_had() -> None:
@@ -42,7 +44,10 @@ def test_every_name_can_be_had() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    assert names_for_type_checkers() == (set(kadril.__all__) - {"__version__"}) | PACKAGES
+    assert (
+        names_for_type_checkers()
+        == (set(kadril.__all__) - {"__version__"}) | PACKAGES | MORE_PACKAGES
+    )
 
 
 def test_every_error_is_shown() -> None:
@@ -102,9 +107,34 @@ def test_packages_are_loaded_at_their_first_use() -> None:
     )
 
 
+def test_packages_of_missing_frameworks_say_what_to_install() -> None:
+    """`kadril.tensorflow` was an AttributeError. Tools that list names pass such packages by."""
+    program = (
+        "import inspect, sys\n"
+        "hidden = dict.fromkeys(('torch', 'tensorflow', 'keras'))\n"
+        "sys.modules.update(hidden)\n"
+        "import kadril\n"
+        "needs = {'tensorflow': 'TensorFlow', 'keras': 'Keras 3', 'nn': 'torch'}\n"
+        "for name, needed in needs.items():\n"
+        "    assert name not in dir(kadril)\n"
+        "    try:\n"
+        "        getattr(kadril, name)\n"
+        "    except ImportError as error:\n"
+        "        assert f'needs {needed}, which is not installed' in str(error)\n"
+        "    else:\n"
+        "        raise AssertionError(name)\n"
+        "assert dict(inspect.getmembers(kadril))['World'] is kadril.World\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 def test_a_star_import_leaves_torch_alone() -> None:
     """`from kadril import *` in a program must not put `kadril.torch` in the place of torch."""
-    assert not PACKAGES & set(kadril.__all__)
+    assert not (PACKAGES | MORE_PACKAGES) & set(kadril.__all__)
 
 
 def test_layers_have_the_names_of_torch_too() -> None:
