@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kadril import ddl as ddl
+    from kadril import elastic as elastic
     from kadril import errors as errors
     from kadril import experiment as experiment
     from kadril import keras as keras
@@ -138,6 +139,7 @@ __version__ = "0.1.0"
 _PACKAGES = frozenset(
     {
         "ddl",
+        "elastic",
         "errors",
         "experiment",
         "keras",

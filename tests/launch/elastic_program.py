@@ -25,7 +25,6 @@ keeps notes of what happened:
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -33,21 +32,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import kadril
-from kadril.errors import MismatchError
-from kadril.shared_engine.basics import init, rank, size
-from kadril.shared_engine.elastic import ObjectState, State, run
-
-
-def broadcast_object(value: Any) -> Any:
-    data = pickle.dumps(value)
-    length = int(kadril.broadcast(np.array([len(data)]), 0)[0])
-    room = np.frombuffer(data, np.uint8) if rank() == 0 else np.zeros(length, np.uint8)
-    return pickle.loads(kadril.broadcast(room.copy(), 0).tobytes())  # noqa: S301 - of a rank of this job
+from kadril import MismatchError, init, rank, size
+from kadril.elastic import ObjectState, State, run
 
 
 class Fault:
@@ -181,7 +171,7 @@ def main() -> None:
     faults = Faults()
     init()
     faults.may_happen_at_start()
-    state = Values(broadcast_object, rank, step=0, weights=np.zeros(2), velocity=np.zeros(2))
+    state = Values(step=0, weights=np.zeros(2), velocity=np.zeros(2))
     state.faults = faults
     resets: list[int] = []
     state.register_reset_callbacks([lambda: resets.append(size()), faults.may_happen_at_reset])

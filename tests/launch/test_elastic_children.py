@@ -8,7 +8,7 @@ from launch_playground import Playground
 PROGRAM = """
     import multiprocessing, os, signal, sys, threading
     import kadril
-    from kadril.shared_engine.elastic import ObjectState, run
+    from kadril.elastic import ObjectState, run
 
     forking = multiprocessing.get_context("fork")
 
@@ -47,7 +47,7 @@ PROGRAM = """
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     kadril.init()
-    train(ObjectState(lambda value: value))
+    train(ObjectState())
 """
 
 
@@ -56,7 +56,7 @@ PROGRAM = """
     [("one_child", -15), ("child_of_a_thread", -15), ("pool", 15), ("handler_of_a_child", -15)],
 )
 def test_children_of_a_rank_end_by_sigterm(playground: Playground, way: str, code: int) -> None:
-    """They had the rank's handler: terminate() ended nobody, and told that the rank is to leave."""
+    """Children had the rank's handler: terminate() ended none, and told that the rank is to leave."""
     script = playground.write("train.py", PROGRAM)
     flags = ("-np", "1", "--min-np", "1", "--spares", "0", "--no-prefix")
     result = playground.start(*flags, script, way).finish(timeout=110.0)

@@ -14,9 +14,8 @@ NOTICES_MORE = """
     from pathlib import Path
     import numpy as np
     import kadril
-    from elastic_program import broadcast_object
-    from kadril.shared_engine.basics import init, rank, size
-    from kadril.shared_engine.elastic import HostsUpdatedInterrupt, ObjectState, run
+    from kadril import init, rank, size
+    from kadril.elastic import HostsUpdatedInterrupt, ObjectState, run
 
     def train(state):
         while size() == 3:
@@ -32,7 +31,7 @@ NOTICES_MORE = """
         print("together:", kadril.allreduce(np.ones(1), name="after").tolist(), flush=True)
 
     init()
-    run(train)(ObjectState(broadcast_object, rank, step=0))
+    run(train)(ObjectState(step=0))
 """
 
 

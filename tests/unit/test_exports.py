@@ -32,7 +32,18 @@ def names_for_type_checkers() -> set[str]:
     }
 
 
-PACKAGES = {"ddl", "errors", "experiment", "nn", "ops", "partition", "sharded", "testing", "torch"}
+PACKAGES = {
+    "ddl",
+    "elastic",
+    "errors",
+    "experiment",
+    "nn",
+    "ops",
+    "partition",
+    "sharded",
+    "testing",
+    "torch",
+}
 # They need a framework that these tests do without; tests/tensorflow has it.
 MORE_PACKAGES = {"keras", "tensorflow"}
 

@@ -35,7 +35,7 @@ LAYERS = (
     {"ops", "engine", "collectives"},
     {"shared_engine"},
     {"shared_keras"},
-    {"tensorflow", "nn", "sharded", "ddl"},
+    {"elastic", "tensorflow", "nn", "sharded", "ddl"},
     {"torch", "experiment"},
     {"keras"},
 )

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from kadril import world
 from kadril.errors import KadrilError, PeerLost, RendezvousError, Revoked, Stalled, TransportError
-from kadril.shared_engine.basics import init, shutdown
+from kadril.shared_engine.basics import init, is_initialized, shutdown
 from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt
 from kadril.shared_engine.elastic.preemption import hears_signals
 from kadril.shared_engine.elastic.state import State
@@ -113,16 +114,28 @@ def reset() -> None:
     Raises:
         SystemExit: hosts went, and there is no place for this rank any more; it ends well.
     """
+    reopen = reopen_engine if is_initialized() else reopen_world
     while True:
-        shutdown()
         try:
-            init()
+            reopen()
         except (PeerLost, Stalled, Revoked) as error:
             if find_membership() is None:
                 raise
             logger.warning("elastic: a rank was lost while the ranks met: %s", error)
         else:
             return
+
+
+def reopen_engine() -> None:
+    """Leave the world and the engine, and open both again."""
+    shutdown()
+    init()
+
+
+def reopen_world() -> None:
+    """Leave the world and open the next one without an engine, as new ranks do."""
+    shutdown()
+    world.init()
 
 
 def tell_synced(membership: Membership | None) -> None:
