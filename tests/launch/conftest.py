@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from launch_playground import Playground
 
+from kadril.testing import HostNetwork, hosts
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_signal_is_ignored() -> Iterator[None]:
@@ -30,3 +32,17 @@ def playground(tmp_path: Path) -> Iterator[Playground]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a directory that all hosts of `net` share."""
+    return tmp_path_factory.mktemp("hosts")
+
+
+@pytest.fixture(scope="module")
+def net(directory: Path) -> Iterator[HostNetwork]:
+    """Make two hosts that reach each other by ssh."""
+    with hosts(2, ranks=2, shared=[directory]) as network:
+        assert network.ssh_config  # or skip with the reason
+        yield network

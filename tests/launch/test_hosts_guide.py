@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from kadril.launch.verbs.mpi_flavour import MpiFlavour
 from kadril.launch.verbs.mpirun_command import make_parser as make_mpirun_parser
 from kadril.launch.verbs.mpirun_command import translate
 from kadril.launch.verbs.rank_file_command import main as write_rank_file
-from kadril.testing import HostNetwork, hosts
+from kadril.testing import HostNetwork
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "hosts.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
@@ -40,13 +39,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "hosts.txt").write_text(names)
     (made / "2x2.rf").write_text(RANK_FILE)
     return made
-
-
-@pytest.fixture(scope="module")
-def net(directory: Path) -> Iterator[HostNetwork]:
-    with hosts(2, ranks=2, shared=[directory]) as network:
-        assert network.ssh_config  # or skip with the reason
-        yield network
 
 
 @pytest.mark.parametrize("command", STARTS)

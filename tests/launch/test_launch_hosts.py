@@ -13,21 +13,9 @@ import pytest
 from host_playground import HostPlayground
 from launch_playground import eventually
 
-from kadril.testing import HostNetwork, hosts
+from kadril.testing import HostNetwork
 
 WHO = 'echo "$KADRIL_RANK/$KADRIL_SIZE $KADRIL_LOCAL_RANK/$KADRIL_LOCAL_SIZE $(hostname)"'
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("hosts")
-
-
-@pytest.fixture(scope="module")
-def net(directory: Path) -> Iterator[HostNetwork]:
-    with hosts(2, ranks=2, shared=[directory]) as network:
-        assert network.ssh_config  # or skip with the reason
-        yield network
 
 
 @pytest.fixture

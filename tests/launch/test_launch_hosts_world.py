@@ -12,23 +12,11 @@ from host_playground import HostPlayground
 from kadril.launch.mapping.cpu_topology import this_topology
 from kadril.launch.mapping.rank_file import format_rank_file
 from kadril.launch.verbs.rank_file_command import place_ranks
-from kadril.testing import HostNetwork, hosts
+from kadril.testing import HostNetwork
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddl_mnist.py"
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("worlds")
-
-
-@pytest.fixture(scope="module")
-def net(directory: Path) -> Iterator[HostNetwork]:
-    with hosts(2, ranks=2, shared=[directory]) as network:
-        assert network.ssh_config  # or skip with the reason
-        yield network
 
 
 @pytest.fixture

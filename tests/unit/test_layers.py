@@ -383,16 +383,3 @@ def test_only_the_transports_know_which_one_it_is() -> None:
         or (LEVEL.get(part(name), 0) > LEVEL["world"] and compares_with_a_transport_s_name(node))
     ]
     assert users == []
-
-
-@pytest.mark.parametrize(
-    "package",
-    ["nn", "nn/conv", "nn/dropout", "nn/interpolation", "nn/loss", "nn/norm", "nn/pool", "ops"],
-)
-def test_a_package_lists_its_files(package: str) -> None:
-    """Tables of files go out of date unnoticed; newcomers begin with them."""
-    folder = ROOT / package
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-    folders = [f"{path.parent.name}/" for path in folder.glob("*/__init__.py")]
-    assert [name for name in sorted(files + folders) if f"`{name}`" not in text] == []
