@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 from launch_playground import Playground, Result
 
 STEPS_BETWEEN_COMMITS = 3
@@ -18,6 +19,15 @@ def ends(result: Result) -> list[tuple[int, int, int, str, list[str]]]:
         (int(rank), int(size), int(pid), resets, weights.split())
         for rank, size, pid, resets, weights in found
     )
+
+
+def even_weights(num_steps: int) -> list[str]:
+    """Weights of elastic_program.py after so many even steps, on any number of ranks."""
+    weights, velocity = np.zeros(2), np.zeros(2)
+    for step in range(num_steps):
+        velocity = 0.5 * velocity + np.array([step % 7, 1.0])
+        weights = weights - 0.125 * velocity
+    return [value.hex() for value in weights.tolist()]
 
 
 def with_script(playground: Playground, slots: int) -> str:

@@ -4,18 +4,71 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic_job import with_script
-from launch_playground import SOURCE, Playground
+import pytest
+from elastic_job import STEPS_BETWEEN_COMMITS, ends, even_weights, with_script
+from launch_playground import SOURCE, Launched, Playground
 
-# Two ranks of three are left over. One of them only hears that slots went; the other one tries to go
-# on with its generation, and notices that it is over.
+PROGRAM = Path(__file__).with_name("elastic_program.py")
+STEPS = 12
+
+
+def start(playground: Playground, flags: str, *faults: str) -> Launched:
+    """Start a job whose steps are the same however many ranks there are."""
+    notes = playground.directory / "notes"
+    notes.mkdir(exist_ok=True)
+    words = [PROGRAM, notes, str(STEPS), str(STEPS_BETWEEN_COMMITS), "even", *faults]
+    return playground.start(*flags.split(), *words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_leavers"),
+    [
+        ("-np 1 --min-np 1", 1),
+        ("-np 1 --min-np 1 --spares 0", 1),
+        ("-np 2 --min-np 1", 2),
+        ("-np 2 --min-np 2 --spares 0", 2),
+    ],
+)
+def test_the_last_rank_with_the_state_hands_it_over(
+    playground: Playground, flags: str, num_leavers: int
+) -> None:
+    """Seen once: with a spare process the launcher crashed; without, it ended well after step 6."""
+    faults = [*(f"term:4:{rank}" for rank in range(num_leavers)), "await@callback:5:0"]
+    result = start(playground, flags, *faults).finish(timeout=60.0)
+    said = result.err.decode()
+    assert result.code == 0, said
+    assert "to take over the state of one that leaves" in said
+    assert "failed" not in said
+    assert ends(result), said
+    assert all(weights == even_weights(STEPS) for *_, weights in ends(result)), said
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_state_that_nobody_may_take_over_ends_the_job(
+    playground: Playground, num_ranks: int
+) -> None:
+    """Seen once: code 0, and half of the steps."""
+    faults = [*(f"term:4:{rank}" for rank in range(num_ranks)), "await@callback:5:0"]
+    launched = start(playground, f"-np {num_ranks} --min-np 1 --no-replace", *faults)
+    result = launched.finish(timeout=60.0)
+    assert result.code == 1
+    assert not ends(result)
+    assert result.report == [
+        "all ranks that have the state of the job were sent SIGTERM, and no other one to take it"
+        " over can be had"
+    ]
+
+
+# Two ranks of three are left over. One of them only hears that slots went; the other one tries to
+# go on with its generation, and notices that it is over.
 NOTICES_MORE = """
     import sys
     from pathlib import Path
     import numpy as np
     import kadril
-    from kadril import init, rank, size
-    from kadril.elastic import HostsUpdatedInterrupt, ObjectState, run
+    from elastic_program import broadcast_object
+    from kadril.shared_engine.basics import init, rank, size
+    from kadril.shared_engine.elastic import HostsUpdatedInterrupt, ObjectState, run
 
     def train(state):
         while size() == 3:
@@ -31,7 +84,7 @@ NOTICES_MORE = """
         print("together:", kadril.allreduce(np.ones(1), name="after").tolist(), flush=True)
 
     init()
-    run(train)(ObjectState(step=0))
+    run(train)(ObjectState(broadcast_object, rank, step=0))
 """
 
 

@@ -159,10 +159,11 @@ class RunOptions:
 
     @property
     def num_places(self) -> int:
-        """Number of ranks that there may be at one time."""
+        """Number of processes that there may be at one time."""
         if self.elastic is None:
             return self.num_ranks
-        return self.elastic.max_ranks + self.elastic.num_spares
+        # A rank that leaves may have to wait for the one that takes over its state.
+        return max(self.elastic.max_ranks + self.elastic.num_spares, 2)
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

@@ -6,8 +6,8 @@
     rank      SYNCED         it has the state of the job
     rank      FATAL          an error in the program, which would come again in every generation
     rank      PREEMPTED      it was sent SIGTERM or SIGUSR1
-    launcher  ROSTER         its rank in the next generation, where that meets, and whether its
-                             ranks bring their states together
+    launcher  ROSTER         its rank in the next generation, where that meets, whether its ranks
+                             bring their states together, and whether they then part again
     launcher  LOST           a rank of that generation has died: do not wait for it
     launcher  UPDATE         hosts came or went: leave the generation at the next commit
     launcher  PREEMPT        commit at the next step that all ranks share, and leave if it says so
@@ -57,6 +57,7 @@ FIELDS: Mapping[MessageKind, Mapping[str, type]] = {
         "rendezvous": str,
         "num_new": int,
         "syncs": bool,
+        "hands_over": bool,
     },
     MessageKind.LOST: {"generation": int},
     MessageKind.UPDATE: {"change": int},

@@ -39,6 +39,8 @@ class Roster:
         rendezvous: where they meet.
         num_new: how many of them do not have the state of the job.
         syncs: whether they bring their states together; otherwise all of them have the same.
+        hands_over: whether they part again after that, since one of them is only there to give its
+            state to the others.
     """
 
     generation: int
@@ -47,6 +49,7 @@ class Roster:
     rendezvous: str
     num_new: int
     syncs: bool
+    hands_over: bool
 
     def identity(self, told: Identity) -> Identity:
         """Return the identity of this process, given the one that it was started with."""
@@ -145,6 +148,7 @@ class Membership:
             answer.text("rendezvous"),
             answer.number("num_new"),
             bool(answer.number("syncs")),
+            bool(answer.number("hands_over")),
         )
         return self.roster
 

@@ -116,7 +116,7 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 
 
 def test_a_roster_is_told_to_programs_that_read_variables() -> None:
-    roster = Roster(generation=4, rank=1, size=3, rendezvous="unix:/x", num_new=0, syncs=True)
+    roster = Roster(4, 1, 3, "unix:/x", num_new=0, syncs=True, hands_over=False)
     environment = {"KADRIL_RANK": "2", "HOROVOD_RANK": "2", "HOROVOD_LOCAL_SIZE": "4"}
     roster.write_to(environment)
     assert environment["KADRIL_RANK"] == environment["HOROVOD_RANK"] == "1"

@@ -8,6 +8,9 @@
                        who say READY at their next commit
     slots go       --> UPDATE; the newest get LEAVE instead of a ROSTER
 
+    a rank is sent SIGTERM --> PREEMPT and UPDATE to all: it gets LEAVE at the next commit. The last
+                       one that has the state gets a ROSTER before, with one that is to take it over
+
 The job fails where fewer than `min_ranks` are left and no more can be had, where nobody has its
 state any more, after `reset_limit` generations, and where a program says that it cannot go on.
 """
@@ -24,7 +27,7 @@ from functools import partial
 from kadril.errors import RendezvousError
 from kadril.launch.elastic.host_slots import Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
-from kadril.launch.elastic.worker_set import WorkerSet
+from kadril.launch.elastic.worker_set import WorkerSet, assign_ranks
 from kadril.launch.elastic.worker_start import WorkerStart
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost
@@ -70,6 +73,7 @@ class ElasticSupervisor(Supervisor):
                 self.output.notice,
             )
         self._num_slots = options.num_ranks
+        self._num_given_up = 0  # slots of ranks that are not replaced
         self._last_failure: RankExit | None = None
         self._late: dict[int, float] = {}  # when workers that do not answer are ended, by place
         self._short_since = math.inf  # since when there are too few
@@ -118,13 +122,22 @@ class ElasticSupervisor(Supervisor):
         """Number of workers that there should be."""
         if self._discovery is not None:
             self._num_slots = self._discovery.num_slots or 0
-        return min(self._num_slots, self._elastic.max_ranks)
+        return max(min(self._num_slots, self._elastic.max_ranks) - self._num_given_up, 0)
 
     def _num_wanted(self, now: float) -> int:
         """Number of processes that there should be: ranks, and spare ones while the job trains."""
         has_spares = self.workers.has_state and now >= self._refill_at
         has_spares = has_spares and not self._starter.is_preparing  # they are forked, then
         return self._target + self._elastic.num_spares * has_spares
+
+    def _num_missing(self, now: float) -> int:
+        """Number of processes to be started, as far as there are places for them."""
+        workers = self.workers
+        num_living = len(workers.by_place)
+        num_wanted = self._num_wanted(now)
+        if workers.must_hand_over and not workers.staying and self._target > 0:
+            num_wanted = max(num_wanted, num_living + 1)  # to take over the state
+        return min(num_wanted, self._options.num_places) - num_living
 
     @property
     def _is_ending(self) -> bool:
@@ -214,10 +227,14 @@ class ElasticSupervisor(Supervisor):
             if leaves and not self._is_ending:
                 other.was_updated = True
                 other.send(MessageKind.UPDATE, change=REMOVED)
-        worker.is_leaving = worker.is_leaving or leaves
+        if leaves and not worker.is_leaving:
+            worker.is_leaving = True
+            self._num_given_up += not self._elastic.replaces
 
     def _dismiss(self, worker: Worker, code: int = 0) -> None:
-        worker.is_leaving, worker.is_ready, worker.rank = True, False, -1
+        code = 0 if worker.is_leaving else code  # what the job comes to is nothing to it
+        # Nor is what it has of use to the job.
+        worker.is_leaving, worker.is_ready, worker.has_state, worker.rank = True, False, False, -1
         worker.send(MessageKind.LEAVE, code=code)
 
     # Ends of workers.
@@ -237,6 +254,9 @@ class ElasticSupervisor(Supervisor):
             has_failed = ended.status != 0 or worker.rank < 0
             if self._host is not None and has_failed and not self._is_ending:
                 self._host.go_on_without(worker.pid)
+        has_ended = not self.workers.by_place and not self.workers.is_finishing
+        if has_ended and not self._is_ending:
+            self._fail("all ranks have left, and none has come to the end of the program")
 
     def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
         if worker.is_leaving:
@@ -248,13 +268,13 @@ class ElasticSupervisor(Supervisor):
             self._exits.append(ended)
             self.workers.is_finishing = True
             return
-        members = self.workers.members
+        ranked = [each for each in self.workers.by_place.values() if each.rank >= 0]
         if worker.fatal:
             self._fail(f"the program cannot go on: {worker.fatal}", ended)
-        elif self.workers.generation < 0 or not (worker.listens or any(m.listens for m in members)):
+        elif self.workers.generation < 0 or not (worker.listens or any(r.listens for r in ranked)):
             # Nobody has begun, or nobody would begin again.
             super()._judge([ended], now)
-        elif not members:
+        elif not ranked:
             self._fail("all ranks of the job have failed, and its state is lost", ended)
         else:
             self._recover(worker, ended, now)
@@ -267,8 +287,8 @@ class ElasticSupervisor(Supervisor):
             for other in self.workers.by_place.values():
                 other.send(MessageKind.LOST, generation=self.workers.generation)
         aside = 0.0 if worker.has_state else self._cooldown.note_failure(now)
-        if not self._elastic.replaces and self._discovery is None:
-            self._num_slots -= 1
+        if worker.rank >= 0 and not self._elastic.replaces:
+            self._num_given_up += 1
         text = f"{what} failed: {describe_status(ended.status)}"
         if aside:
             text += f"; this host is set aside for {aside:g} s, after repeated failures"
@@ -292,8 +312,7 @@ class ElasticSupervisor(Supervisor):
         times = [*self._late.values()]
         if self._discovery is not None:
             times.append(self._discovery.wake_at)
-        num_wanted = self._num_wanted(math.inf)
-        is_short = len(self.workers.by_place) < num_wanted and self.workers.generation >= 0
+        is_short = self._num_missing(math.inf) > 0 and self.workers.generation >= 0
         if is_short and not self.workers.is_finishing:
             times.append(max(self._cooldown.until, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
@@ -325,6 +344,8 @@ class ElasticSupervisor(Supervisor):
             self._fail("no rank is left that has the state of the job")
         elif workers.busy:
             self._update_busy()
+        elif workers.must_hand_over and not workers.is_finishing:
+            self._hand_over(now)
         elif (
             workers.starting and len(workers.candidates) < self._target and not workers.is_finishing
         ):
@@ -338,7 +359,7 @@ class ElasticSupervisor(Supervisor):
 
     def _fill(self, now: float) -> None:
         """Start workers where some are missing."""
-        while len(self.workers.by_place) < self._num_wanted(now) and now >= self._cooldown.until:
+        while self._num_missing(now) > 0 and now >= self._cooldown.until:
             try:
                 self._start_worker()
             except LaunchError as error:
@@ -361,11 +382,12 @@ class ElasticSupervisor(Supervisor):
 
     def _form(self, now: float) -> None:
         workers, elastic = self.workers, self._elastic
-        if workers.is_finishing and not any(worker.has_state for worker in workers.ready):
+        if workers.is_finishing and not any(worker.has_state for worker in workers.candidates):
             # The program is over, and these were still on their way.
-            for worker in workers.staying:
+            for worker in {*workers.staying, *workers.ready}:
+                knows_nothing = not worker.has_state
                 self._dismiss(worker)
-                if self._host is not None and not worker.has_state:
+                if self._host is not None and knows_nothing:
                     self._host.stop_rank(worker.place, signal.SIGTERM)
             return
         chosen, others = workers.choose(max(self._target, 1))
@@ -378,11 +400,28 @@ class ElasticSupervisor(Supervisor):
             return
         if not chosen:
             return
-        self._short_since = math.inf
-        if elastic.reset_limit is not None and workers.generation >= elastic.reset_limit:
-            self._fail(f"the job was reset {workers.generation} times already (--reset-limit)")
-            return
         self._announce(chosen)
+
+    def _hand_over(self, now: float) -> None:
+        """Have a worker that is to leave give the state, which it alone has, to those that stay.
+
+        They meet for that alone, and make no step: the worker leaves when they have parted again.
+        """
+        workers = self.workers
+        holder, *others = sorted(workers.holders, key=lambda each: each.rank)
+        for worker in others:
+            self._dismiss(worker)
+        takers = workers.candidates[: max(self._target, 1)]
+        if takers:
+            self._announce(assign_ranks([holder, *takers], need_state=True), hands_over=True)
+            return
+        is_awaited = len(workers.by_place) > 1 or now < self._cooldown.until
+        self._wait_for_others(
+            "all ranks that have the state of the job were sent SIGTERM",
+            "another one to take it over",
+            can_come=self._discovery is not None or (self._target > 0 and is_awaited),
+            now=now,
+        )
 
     def _wait_for_more(self, num_ranks: int, now: float) -> None:
         """Wait where more workers may come, since too few are left; otherwise fail."""
@@ -391,15 +430,24 @@ class ElasticSupervisor(Supervisor):
             and (now < self._cooldown.until or len(self.workers.by_place) > num_ranks)
         )
         text = f"{num_ranks} of at least {self._elastic.min_ranks} ranks (--min-np) are left"
+        self._wait_for_others(text, "more", can_come=can_come, now=now)
+
+    def _wait_for_others(self, text: str, what: str, *, can_come: bool, now: float) -> None:
         if self._short_since == math.inf:
             self._short_since = now
             if can_come:
-                self.output.notice(f"{text}; waiting for more, {self._elastic.timeout:g} s at most")
+                limit = f"{self._elastic.timeout:g} s at most"
+                self.output.notice(f"{text}; waiting for {what}, {limit}")
         if not can_come or now >= self._short_since + self._elastic.timeout:
-            self._fail(f"{text}, and no more can be had")
+            self._fail(f"{text}, and no {what.removeprefix('an')} can be had")
 
-    def _announce(self, chosen: list[Worker]) -> None:
+    def _announce(self, chosen: list[Worker], *, hands_over: bool = False) -> None:
         workers = self.workers
+        self._short_since = math.inf
+        limit = self._elastic.reset_limit
+        if limit is not None and workers.generation >= limit:
+            self._fail(f"the job was reset {workers.generation} times already (--reset-limit)")
+            return
         first = workers.generation < 0
         workers.generation += 1
         num_new = sum(not worker.has_state for worker in chosen)
@@ -414,8 +462,11 @@ class ElasticSupervisor(Supervisor):
                 rendezvous=f"unix:{os.fspath(self._job.directory)}/meet.{workers.generation}",
                 num_new=num_new,
                 syncs=syncs,
+                hands_over=hands_over,
             )
         text = f"generation {workers.generation}: {len(chosen)} ranks, {num_new} of them new"
+        if hands_over:
+            text += ", to take over the state of one that leaves"
         (self.tell if first else self.output.notice)(text)
 
     def _forward(self, signum: int) -> None:

@@ -20,7 +20,7 @@ class Worker:
         pid: the process, once it has been started.
         rank: in the present generation; -1 where it is in none.
         is_ready: whether it waits for the next generation.
-        has_state: whether it has the state of the job.
+        has_state: whether it has the state of the job, and has not been dismissed.
         keeps_state: whether that is the one with which its generation ended; see `Membership`.
         listens: whether its program uses `elastic.run`.
         is_leaving: whether it is not to be in the next generation.

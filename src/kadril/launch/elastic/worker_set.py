@@ -9,6 +9,9 @@ rank     0  1  2                                  0  1  2
 
 worker   0  1  2            0  x  2               0  2            shrunk: no hole is left
 rank     0  1  2                                  0  1
+
+worker   0                  0 is to leave         0  1'           handed over: without a step,
+rank     0                                        0  1            and then 1' is rank 0 alone
 """
 
 from __future__ import annotations
@@ -73,9 +76,19 @@ class WorkerSet:
         return [worker for worker in self.by_place.values() if worker.is_ready]
 
     @property
+    def holders(self) -> list[Worker]:
+        """Workers that have the state of the job, those that are to leave too."""
+        return [worker for worker in self.by_place.values() if worker.has_state]
+
+    @property
     def is_lost(self) -> bool:
         """Whether the job had a state, and nobody has it any more."""
-        return self.has_state and not any(each.has_state for each in self.by_place.values())
+        return self.has_state and not self.holders
+
+    @property
+    def must_hand_over(self) -> bool:
+        """Whether all that have the state are to leave: one of them has to give it away first."""
+        return bool(self.holders) and all(each.is_leaving for each in self.holders)
 
     def choose(self, most: int) -> tuple[list[Worker], list[Worker]]:
         """Return who is in the next generation, by rank, and who is not."""

@@ -65,13 +65,13 @@ def run_with(
     def runs(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> R:
         membership = find_membership()
         with hears_signals(membership):
-            has_met_again, skips_sync = False, False
+            has_met_again, syncs = False, True
             while True:
                 try:
                     with errors():
                         if has_met_again:
                             state.on_reset()
-                        if not skips_sync:
+                        if syncs:
                             sync(state, membership)
                         return func(state, *args, **kwargs)
                 except RETRIED as error:
@@ -80,32 +80,50 @@ def run_with(
                         membership.blame(error.rank)
                     state.detach()
                     state.restore()
-                    skips_sync = False
+                    keeps_state = False
                 except HostsUpdatedInterrupt as interrupt:
                     logger.info("elastic: %s", interrupt)
-                    skips_sync = interrupt.skip_sync
+                    keeps_state = interrupt.skip_sync and not state.always_syncs
                 except KadrilError as error:
                     give_up(membership, error)
                     raise
-                skips_sync = skips_sync and not state.always_syncs
-                if membership is not None:
-                    membership.keeps_state = skips_sync
-                reset()
+                syncs = meet_again(membership, keeps_state=keeps_state)
                 has_met_again = True
-                if membership is not None and membership.roster is not None:
-                    # Others may be new, or have noticed a lost rank and gone back. The launcher
-                    # has heard of all of them, so all do the same.
-                    skips_sync = not membership.roster.syncs
 
     return runs
 
 
+def meet_again(membership: Membership | None, *, keeps_state: bool) -> bool:
+    """Leave the world and meet the ranks of the next one; collective over those who come.
+
+    Args:
+        membership: of this process.
+        keeps_state: whether its state is the one that all ranks had when they left.
+
+    Returns:
+        whether the ranks have to bring their states together.
+    """
+    if membership is not None:
+        membership.keeps_state = keeps_state
+    reset()
+    if membership is None or membership.roster is None:
+        return not keeps_state
+    # Others may be new, or have noticed a lost rank and gone back. The launcher has heard of all.
+    return membership.roster.syncs
+
+
 def sync(state: State, membership: Membership | None) -> None:
-    """Take over the state of rank 0, and tell the launcher; collective."""
+    """Take over the state of rank 0, and tell the launcher; collective.
+
+    Raises:
+        HostsUpdatedInterrupt: a rank was kept for this only, and leaves now; on every rank.
+    """
     if membership is not None:
         membership.is_joining = False  # from here on it does as the others do
     state.sync()
     tell_synced(membership)
+    if membership is not None and membership.roster is not None and membership.roster.hands_over:
+        raise HostsUpdatedInterrupt(skip_sync=True)
 
 
 def reset() -> None:
