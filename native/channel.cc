@@ -258,7 +258,7 @@ Error Channel::sleep_for(int member, const Call& call) {
     if (is_leaving_.load()) return fail(Reason::closed, call.text());
     if (!must_wait) {
       if (has_reached(seen)) return nullptr;
-      if (seen & revoked_bit) return why_revoked(call, seconds_since(start));
+      if (seen & revoked_bit) return why_ended(call, seconds_since(start));
       return give_up(Reason::peer_left, member, call, seconds_since(start));
     }
     // Also after a time-out: the signal may have come before the sleep.
@@ -269,7 +269,7 @@ Error Channel::sleep_for(int member, const Call& call) {
     for (const int late : late_members()) {
       liveness_->notice_killed(ranks_[static_cast<size_t>(late)]);
     }
-    if (vigil.look()) return why_revoked(call, seconds_since(start));
+    if (vigil.look()) return why_ended(call, seconds_since(start));
     look_after = vigil.pause();
     const double elapsed = seconds_since(start);
     if (elapsed >= waiting_.patience) return stalled(call, elapsed);
@@ -353,7 +353,7 @@ Error Channel::stalled(const Call& call, double elapsed) {
 
 Error Channel::give_up(Reason reason, int member, const Call& call, double elapsed) {
   end(reason, member);
-  auto error = why_revoked(call, elapsed);
+  auto error = why_ended(call, elapsed);
   // The member that was interrupted raises its own interruption, not the revocation it caused.
   if (reason == Reason::interrupted) error->reason = reason;
   return error;
@@ -369,8 +369,20 @@ Error Channel::why_revoked(const Call& call, double elapsed) const {
     error->member = -1;
   }
   if (error->reason == Reason::stalled) {
-    error->stopped = liveness_->is_stopped(ranks_[static_cast<size_t>(error->member)]);
+    const int rank = ranks_[static_cast<size_t>(error->member)];
+    error->stopped = liveness_->is_stopped(rank);
     error->late = {error->member};
+    error->calls = Waits::read_waits(*arena_, rank);
+  }
+  return error;
+}
+
+// Why a call under way ends. Every member has been in all calls before it.
+Error Channel::why_ended(const Call& call, double elapsed) const {
+  auto error = why_revoked(call, elapsed);
+  if (error->reason == Reason::stalled && num_calls_ > 1) {
+    error->num_common = num_calls_ - 1;
+    error->last_common = slot(me_).postings[parity() ^ 1].call.text();
   }
   return error;
 }

@@ -165,6 +165,7 @@ class Channel final : public DeathListener {
   Error await(int member, const Call& call);
   Error sleep_for(int member, const Call& call);
   Error why_revoked(const Call& call, double elapsed) const;
+  Error why_ended(const Call& call, double elapsed) const;
   Error stalled(const Call& call, double elapsed);
   std::vector<int> late_members() const;
   bool has_reached(uint32_t word) const;

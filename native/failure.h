@@ -33,8 +33,11 @@ struct Failure {
   uint64_t needed = 0;   // no_room: bytes asked for
   int64_t available = -1;
   std::string detail;
-  std::vector<int> late;  // stalled: all members that were waited for
-  // mismatch: what each member called, by member; deadlock: who waits for whom, and where
+  std::vector<int> late;    // stalled: all members that were waited for
+  uint64_t num_common = 0;  // stalled: calls of the channel that all members have completed
+  std::string last_common;  // the last of these
+  // mismatch: what each member called, by member; deadlock: who waits for whom, and where; stalled:
+  // where the member that is the cause waits meanwhile
   std::vector<std::string> calls;
   std::shared_ptr<void> cause;  // foreign: the error itself, for whoever knows its kind
 };

@@ -203,4 +203,10 @@ std::vector<std::string> Waits::read_verdict(const Arena& arena, int rank) {
   return lines;
 }
 
+std::vector<std::string> Waits::read_waits(const Arena& arena, int rank) {
+  std::vector<std::string> texts;
+  for (const Wait& wait : look_at(arena.waits(rank)).waits) texts.push_back(wait.text);
+  return texts;
+}
+
 }  // namespace kadril

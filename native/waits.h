@@ -93,6 +93,8 @@ class Waits {
   // Leave the text for the others, who read it by the number of this rank.
   void publish(const Deadlock& deadlock);
   static std::vector<std::string> read_verdict(const Arena& arena, int rank);
+  // Where a rank has waited for a while, for people.
+  static std::vector<std::string> read_waits(const Arena& arena, int rank);
 
  private:
   RankWaits& mine() const;

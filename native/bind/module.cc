@@ -381,6 +381,8 @@ void bind_failure(nb::module_& module) {
       .def_ro("detail", &Failure::detail)
       .def_ro("late", &Failure::late)
       .def_ro("calls", &Failure::calls)
+      .def_ro("num_common", &Failure::num_common)
+      .def_ro("last_common", &Failure::last_common)
       .def_prop_ro("cause", [](const Failure& self) {
         return self.cause ? nb::borrow(static_cast<PyObject*>(self.cause.get())) : nb::none();
       });

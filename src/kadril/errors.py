@@ -150,6 +150,11 @@ class Stalled(PeerError):  # noqa: N818
     Attributes:
         state: "late" for a rank that runs but did not call, "stopped" for one that is held by
             SIGSTOP or a debugger.
+        num_common: number of calls of the group before this one, which all ranks have made; None
+            where that is not known.
+        last_common: the last of these calls; may be empty.
+        waits: where that rank waits instead: its calls of other groups, with their lines of code.
+            Empty where it waits in none, and where that cannot be seen.
     """
 
     def __init__(
@@ -163,6 +168,9 @@ class Stalled(PeerError):  # noqa: N818
         event: str = "",
         host: str = "",
         state: str = "late",
+        num_common: int | None = None,
+        last_common: str = "",
+        waits: Sequence[str] = (),
     ) -> None:
         super().__init__(
             message,
@@ -174,6 +182,9 @@ class Stalled(PeerError):  # noqa: N818
             host=host,
         )
         self.state = state
+        self.num_common = num_common
+        self.last_common = last_common
+        self.waits = tuple(waits)
 
 
 class Revoked(PeerError):  # noqa: N818

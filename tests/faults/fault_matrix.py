@@ -275,14 +275,17 @@ MATRIX = (
     Fault(
         "F24",
         "a rank makes a call too few or too many",
-        "`Stalled` with rank, call and state; named requests with both lines of code",
+        "`Stalled` with rank, state, the last call in common, and where that rank waits instead;"
+        " named requests with both lines of code",
         (
             STOP + "test_a_rank_that_skips_a_call_is_named_late",
+            STOP + "test_a_late_rank_is_told_with_the_call_and_line_that_it_waits_in",
             STOP + "test_a_rank_that_calls_once_too_often",
             "ranks/torch/test_hvd_unnamed.py::test_one_op_too_many_is_reported_with_its_call_site",
             "ranks/torch/test_hvd_unnamed.py::test_drift_is_reported_with_both_call_sites",
         ),
-        "the last common call is in `kadril dump`, not in the error",
+        "the last call in common and the waits are told on shared memory; over a network the error"
+        " has the number of the call, and `kadril dump` the rest",
     ),
     Fault(
         "F25",

@@ -55,7 +55,7 @@ def test_patience_on_a_stopped_rank_ends() -> None:
 
 
 def skip_a_call(world: World) -> None:
-    world.transport.barrier()
+    world.transport.barrier(name="first")
     if world.rank != 1:
         world.transport.barrier(name="skipped")
 
@@ -70,6 +70,42 @@ def test_a_rank_that_skips_a_call_is_named_late() -> None:
             assert error is not None
             assert (error.type, error.fields["rank"]) == ("Stalled", 1)
             assert error.fields["state"] == "late"
+            # What all ranks have in common, and which call is too many.
+            assert (error.fields["num_common"], error.fields["waits"]) == (1, ())
+            assert error.fields["last_common"] == "barrier(name='first')"
+            assert "It is call 2 of this group" in error.message
+
+
+def wait_in_another_group(world: World) -> None:
+    group = world.transport.split(min(world.rank, 1))
+    assert group is not None
+    patient = group.duplicate(patience=60.0, stall_warning=60.0)
+    world.transport.barrier()
+    if world.rank == 0:
+        world.transport.barrier(name="of all")
+    if world.rank == 2:
+        faults.gate("between")
+    patient.barrier(name="of two")
+
+
+def test_a_late_rank_is_told_with_the_call_and_line_that_it_waits_in() -> None:
+    """F24: rank 1 waits for rank 2, which computes: no deadlock. Rank 0 waits for both."""
+    with Ranks(3, patience=2.0) as ranks:
+        ranks.start(wait_in_another_group)
+        assert ranks.pump(lambda: not ranks.outcomes[0].hung, 10.0)
+        ranks.open_gate("between")
+        outcomes = ranks.wait(20.0)
+        assert outcomes[1].returned
+        assert outcomes[2].returned
+        error = outcomes[0].error
+        assert error is not None
+        assert error.type == "Stalled", error.message
+        assert error.fields["rank"] == 1
+        (line,) = error.fields["waits"]
+        assert "barrier(name='of two')" in line
+        assert "ranks 1, 2" in line
+        assert "test_stop.py:" in line
+        assert f"Rank 1 waits in {line}" in error.message
 
 
 def hold_the_gil(world: World, seconds: float) -> float:

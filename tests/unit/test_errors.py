@@ -58,6 +58,7 @@ REQUEST = "allreduce(float32[2], sum, name='grad')"
 def failure(reason: str, **fields: Any) -> Any:
     """Make a failure as the native engine gives it for a request."""
     usual = {"detail": REQUEST, "member": 1, "elapsed": 1.5, "stopped": False, "late": [1]}
+    usual |= {"calls": [], "num_common": 0, "last_common": ""}
     return SimpleNamespace(reason=reason, **(usual | fields))
 
 

@@ -120,10 +120,20 @@ def stalled(failure: Failure, world_ranks: Sequence[int], where: str, fields: Fi
         if failure.stopped
         else "It is alive: it does something else, or skipped this call; `py-spy dump` shows what."
     )
+    history = ""
+    if failure.num_common:
+        history = (
+            f" It is call {failure.num_common + 1} of this group; the last one that all ranks have"
+            f" made is call {failure.num_common}, {failure.last_common}."
+        )
+    history += "".join(f" Rank {fields['rank']} waits in {wait}." for wait in failure.calls)
     return Stalled(
-        f"rank {fields['rank']} is {state}: this rank gave up {where}.{also} {remedy}"
+        f"rank {fields['rank']} is {state}: this rank gave up {where}.{also}{history} {remedy}"
         " KADRIL_PATIENCE sets how long to wait.",
         state=state,
+        num_common=failure.num_common or None,
+        last_common=failure.last_common,
+        waits=failure.calls,
         **fields,
     )
 

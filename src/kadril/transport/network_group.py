@@ -295,7 +295,8 @@ class NetworkGroup(abc.ABC):
 
     def _failed_call(self, words: str = "") -> FailedCall:
         """Return the call that failed, from which errors about peers are made."""
-        return FailedCall(self._call, time.monotonic() - self._began, words, self.hostnames)
+        elapsed = time.monotonic() - self._began
+        return FailedCall(self._call, elapsed, words, self.hostnames, self.num_calls)
 
     # Agreement.
 

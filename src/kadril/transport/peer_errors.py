@@ -25,12 +25,14 @@ class FailedCall(NamedTuple):
         elapsed: seconds since.
         words: what the engine below said, if anything.
         hostnames: name of the host of each world rank, where there are several.
+        number: of the call among those of the group, from 1 on; 0 where it is not known.
     """
 
     call: Call
     elapsed: float
     words: str = ""
     hostnames: Sequence[str] = ()
+    number: int = 0
 
     def lost(self, candidates: Sequence[int]) -> PeerLost:
         """A peer is dead; where nobody knows which, one of the candidates."""
@@ -60,11 +62,12 @@ class FailedCall(NamedTuple):
 
     def late(self, ranks: Sequence[int], patience: float) -> Stalled:
         """Patience ran out on peers that live, as far as is known."""
+        number = f"It is call {self.number} of this group here. " if self.number else ""
         return self._error(
             Stalled,
             ranks[0] if ranks else None,
-            f"{self._name(ranks)} did not come within {patience:g} s{self._quoted()}. See what they"
-            " do instead; raise KADRIL_PATIENCE if that takes its time by right.",
+            f"{self._name(ranks)} did not come within {patience:g} s{self._quoted()}. {number}See"
+            " what they do instead; raise KADRIL_PATIENCE if that takes its time by right.",
         )
 
     def revoked(self, rank: int, reason: str) -> Revoked:
