@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 
 from kadril.compat import compat_path, compat_variables, shadow
 from kadril.compat.horovod_path import horovod
-from kadril.compat.horovod_path.horovod.common import basics, exceptions, util
+from kadril.compat.horovod_path.horovod.common import basics, elastic, exceptions, util
 from kadril.compat.horovod_path.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 from kadril.compat.horovod_path.horovod.runner.common.util import hosts, timeout
 from kadril.compat.horovod_path.horovod.runner.util import threads
@@ -39,6 +41,43 @@ def test_exceptions() -> None:
     assert "2.9" in str(error)
     with pytest.raises(AttributeError, match="no 'NoSuchError' here"):
         exceptions.NoSuchError  # noqa: B018
+
+
+def test_elastic_names_need_no_torch() -> None:
+    """States without a framework, and the interrupt; both asked for torch."""
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from kadril.compat.horovod_path.horovod.common import elastic, exceptions\n"
+        "from kadril.elastic import HostsUpdatedInterrupt, HostUpdateResult\n"
+        "assert exceptions.HostsUpdatedInterrupt is HostsUpdatedInterrupt\n"
+        "assert elastic.HostUpdateResult is HostUpdateResult\n"
+        "assert elastic.ObjectState(lambda value: value, lambda: 0, step=3).step == 3\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_function_that_runs_again_after_a_reset_of_the_program() -> None:
+    """`run_fn` takes the program's own way to meet again; whoever listens is told of hosts."""
+    done: list[str] = []
+    state = elastic.ObjectState(lambda value: value, lambda: 0, step=0)
+    manager = elastic.notification_manager
+    manager.init()
+
+    def train(state: Any, factor: int) -> int:
+        done.append("train")
+        state.step += 1
+        if state.step == 1:
+            manager.handle_hosts_updated(1.0, elastic.HostUpdateResult.added)
+        state.commit()
+        return factor * state.step
+
+    run = elastic.run_fn(train, lambda: done.append("reset"))
+    assert run.__name__ == "train"
+    assert run(state, factor=10) == 20
+    assert done == ["train", "reset", "train"]
+    manager.handle_hosts_updated(9.0, elastic.HostUpdateResult.added)  # nobody listens any more
+    state.commit()
 
 
 # horovod.common.util

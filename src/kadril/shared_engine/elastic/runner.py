@@ -47,18 +47,20 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
         func: takes a `State` first. It is called again with the same arguments, so it has to
             continue from what the state says.
     """
-    return run_with(func, contextlib.nullcontext)
+    return run_with(func)
 
 
 def run_with(
     func: Callable[Concatenate[StateT, P], R],
-    errors: Callable[[], contextlib.AbstractContextManager[None]],
+    errors: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    meet: Callable[[], None] | None = None,
 ) -> Callable[Concatenate[StateT, P], R]:
     """Make the same of a function of a framework that has classes of errors of its own.
 
     Args:
         func: see `run`.
         errors: makes a context in which they are raised as those of kadril.
+        meet: what to do in place of `reset`.
     """
 
     @functools.wraps(func)
@@ -87,16 +89,19 @@ def run_with(
                 except KadrilError as error:
                     give_up(membership, error)
                     raise
-                syncs = meet_again(membership, keeps_state=keeps_state)
+                syncs = meet_again(meet or reset, membership, keeps_state=keeps_state)
                 has_met_again = True
 
     return runs
 
 
-def meet_again(membership: Membership | None, *, keeps_state: bool) -> bool:
+def meet_again(
+    meet: Callable[[], None], membership: Membership | None, *, keeps_state: bool
+) -> bool:
     """Leave the world and meet the ranks of the next one; collective over those who come.
 
     Args:
+        meet: leaves the one and meets in the other.
         membership: of this process.
         keeps_state: whether its state is the one that all ranks had when they left.
 
@@ -105,7 +110,7 @@ def meet_again(membership: Membership | None, *, keeps_state: bool) -> bool:
     """
     if membership is not None:
         membership.keeps_state = keeps_state
-    reset()
+    meet()
     if membership is None or membership.roster is None:
         return not keeps_state
     # Others may be new, or have noticed a lost rank and gone back. The launcher has heard of all.
@@ -126,13 +131,16 @@ def sync(state: State, membership: Membership | None) -> None:
         raise HostsUpdatedInterrupt(skip_sync=True)
 
 
-def reset() -> None:
+def reset(reopen: Callable[[], object] | None = None) -> None:
     """Leave the world and meet again; collective over those who come.
+
+    Args:
+        reopen: leaves the world and opens the next one, if it is to be done in another way.
 
     Raises:
         SystemExit: hosts went, and there is no place for this rank any more; it ends well.
     """
-    reopen = reopen_engine if is_initialized() else reopen_world
+    reopen = reopen or (reopen_engine if is_initialized() else reopen_world)
     while True:
         try:
             reopen()
@@ -151,7 +159,7 @@ def reopen_engine() -> None:
 
 
 def reopen_world() -> None:
-    """Leave the world and open the next one without an engine, as new ranks do."""
+    """Leave the world and open the next one: without an engine, as new ranks do."""
     shutdown()
     world.init()
 

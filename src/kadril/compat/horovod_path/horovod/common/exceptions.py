@@ -12,8 +12,8 @@ __all__ = [
     "get_version_mismatch_message",
 ]
 
-# HostsUpdatedInterrupt belongs to the elastic state, which needs torch.
-__getattr__ = forward("kadril.torch.elastic")
+# HostsUpdatedInterrupt, which loads the engine.
+__getattr__ = forward("kadril.shared_engine.elastic")
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
