@@ -66,9 +66,8 @@ NOTICES_MORE = """
     from pathlib import Path
     import numpy as np
     import kadril
-    from elastic_program import broadcast_object
-    from kadril.shared_engine.basics import init, rank, size
-    from kadril.shared_engine.elastic import HostsUpdatedInterrupt, ObjectState, run
+    from kadril import init, rank, size
+    from kadril.elastic import HostsUpdatedInterrupt, ObjectState, run
 
     def train(state):
         while size() == 3:
@@ -84,7 +83,7 @@ NOTICES_MORE = """
         print("together:", kadril.allreduce(np.ones(1), name="after").tolist(), flush=True)
 
     init()
-    run(train)(ObjectState(broadcast_object, rank, step=0))
+    run(train)(ObjectState(step=0))
 """
 
 
@@ -97,3 +96,36 @@ def test_ranks_that_left_for_different_reasons_do_the_same(playground: Playgroun
     result = playground.start(*flags, program, notes, env=env).finish(timeout=60.0)
     assert result.code == 0, result.err.decode()
     assert result.out.count(b"together: [2.0]") == 2
+
+
+# Rank 1 ends well when the others wait for it.
+ENDS_IN_THE_MEETING = """
+    import os, signal
+    import kadril
+    from kadril import rank, size
+    from kadril.elastic import ObjectState, run
+    from kadril.world import session
+
+    def train(state):
+        kadril.barrier()
+        if os.environ["KADRIL_GENERATION"] == "0":
+            if rank() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if rank() == 1:
+                session.open_world = lambda *_: os._exit(0)
+            while True:
+                kadril.barrier()
+        print("alone:", size(), flush=True)
+
+    kadril.init()
+    run(train)(ObjectState(step=0))
+"""
+
+
+def test_nobody_waits_for_a_rank_that_ended_well(playground: Playground) -> None:
+    """Seen once: the others were told of failures only, and waited for two minutes."""
+    program = playground.write("ends.py", ENDS_IN_THE_MEETING)
+    launched = playground.start("-np", "3", "--min-np", "1", "--no-replace", program)
+    result = launched.finish(timeout=40.0)
+    assert result.code == 0, result.err.decode()
+    assert b"alone: 1" in result.out

@@ -259,6 +259,10 @@ class ElasticSupervisor(Supervisor):
             self._fail("all ranks have left, and none has come to the end of the program")
 
     def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
+        if worker.rank >= 0:
+            # However it has ended: others may be about to meet it.
+            for other in self.workers.by_place.values():
+                other.send(MessageKind.LOST, generation=self.workers.generation)
         if worker.is_leaving:
             return
         if ended.status == 0 and worker.rank < 0 and self.workers.generation >= 0:
@@ -283,9 +287,6 @@ class ElasticSupervisor(Supervisor):
         self._last_failure = ended
         self._refill_at = now + REFILL_SECONDS
         what = f"rank {worker.rank}" if worker.rank >= 0 else f"new worker {worker.place}"
-        if worker.rank >= 0:
-            for other in self.workers.by_place.values():
-                other.send(MessageKind.LOST, generation=self.workers.generation)
         aside = 0.0 if worker.has_state else self._cooldown.note_failure(now)
         if worker.rank >= 0 and not self._elastic.replaces:
             self._num_given_up += 1
