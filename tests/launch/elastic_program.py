@@ -11,6 +11,8 @@ not have the state yet. `ACTION@PLACE:STEP:RANK` has other moments:
     kill@reset:G:RANK        after the survivors have met as generation G, before they have synced
     kill@sync:G:RANK         up to 3 ms after that
 
+`hold` waits until there is a file `go` in DIRECTORY.
+
 `await:STEP:SIZE` has all ranks wait at that step until they are so many; 101 stands for generation
 1, and so on. `await@callback:STEP:0` has them wait until they have called the callback. The word
 `even` has each step do the same however many ranks there are. DIRECTORY
@@ -117,10 +119,11 @@ def act(action: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action in signals:
         os.kill(os.getpid(), signals[action])
-    elif action == "launcher-term":
-        os.kill(os.getppid(), signal.SIGTERM)
-    elif action == "launcher-usr1":
-        os.kill(os.getppid(), signal.SIGUSR1)
+    elif action.startswith("launcher-"):
+        os.kill(os.getppid(), signals[action.removeprefix("launcher-")])
+    elif action == "hold":
+        while not Path(sys.argv[1], "go").exists():
+            time.sleep(0.01)
     elif action == "sleep":
         time.sleep(8.0)  # longer than any other timeout of the test
     elif action == "raise":

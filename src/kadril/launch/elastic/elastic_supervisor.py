@@ -17,6 +17,7 @@ state any more, after `reset_limit` generations, and where a program says that i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import selectors
@@ -471,10 +472,12 @@ class ElasticSupervisor(Supervisor):
         (self.tell if first else self.output.notice)(text)
 
     def _forward(self, signum: int) -> None:
-        members = self.workers.busy
-        listen = bool(members) and all(worker.listens for worker in members)
-        if listen and signum in (signal.SIGTERM, signal.SIGUSR1) and not self._is_ending:
+        workers = self.workers.by_place.values()
+        is_ours = signum in (signal.SIGTERM, signal.SIGUSR1) and not self._is_ending
+        if is_ours and any(worker.listens for worker in workers):
             self._forward_as_message(signum)
+        elif signum == signal.SIGUSR1:
+            self._forward_to_handlers(signum)
         else:
             super()._forward(signum)
 
@@ -482,8 +485,10 @@ class ElasticSupervisor(Supervisor):
         """Have all ranks commit at the same step; after SIGTERM they leave then."""
         leaves = signum == signal.SIGTERM
         self._forwarded.add(signum)
-        for worker in self.workers.busy:
-            worker.send(MessageKind.PREEMPT, leaves=leaves)
+        for worker in self.workers.by_place.values():
+            # Those that wait for the next generation commit there, unless they are to leave.
+            if worker.rank >= 0 and not (leaves and worker.is_ready):
+                worker.send(MessageKind.PREEMPT, leaves=leaves)
         if leaves:
             now = time.monotonic()
             self._interrupted_by, self._interrupt_time = signum, now
@@ -493,3 +498,20 @@ class ElasticSupervisor(Supervisor):
             for worker in self.workers.starting:
                 if self._host is not None:
                     self._host.stop_rank(worker.place, signal.SIGTERM)
+
+    def _forward_to_handlers(self, signum: int) -> None:
+        """Pass a signal on to those that have a handler for it; others would end by it.
+
+        Spare processes wait in `init()` and new ones are on their way: they have none yet. Ranks
+        that are about to enter `elastic.run` find the message there.
+        """
+        from kadril.observe.rank_stacks import catches
+
+        self._forwarded.add(signum)
+        workers = self.workers.by_place.values()
+        for worker in self.workers.busy or workers:
+            worker.send(MessageKind.PREEMPT, leaves=False)
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                if catches(worker.pid, signum):
+                    os.kill(worker.pid, signum)
