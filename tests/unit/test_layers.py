@@ -172,11 +172,6 @@ CYCLES = {
     "tensorflow.collectives tensorflow.gradients tensorflow.python_ops",
     # A context holds the registry of process sets, which asks for the context.
     "shared_engine.context shared_engine.process_sets",
-    # The name of a type only.
-    "sharded.reduction.carrier sharded.reduction.collective_carrier"
-    " sharded.reduction.outbox_carrier",
-    "sharded.ownership.live_trainers sharded.trainer",
-    "sharded.graph.explanation sharded.graph.picture",
     # The modules of DistDL, which its programs import, have this one too.
     "compat.distdl_path.distdl.backends.mpi.common_group"
     " compat.distdl_path.distdl.backends.mpi.partition",

@@ -30,7 +30,7 @@ def trainer_behind(value: Sharded) -> POS_Trainer:
 def commit_state(value: Sharded, room: CommitRoom) -> CommittedState:
     """Put the state of all ranks together; collective."""
     trainer = trainer_behind(value)
-    return room.commit(trainer._shards, trainer.optimizer)
+    return room.commit(trainer.shards, trainer.optimizer)
 
 
 def share_out(value: Sharded, world: World) -> None:
@@ -53,8 +53,8 @@ def load_commit(
     """
     trainer = trainer_behind(value)
     groups = [options_of(group) for group in options]
-    stored = committed.stored(trainer._shards, groups)
-    loaded = cut_state(trainer._shards, trainer.optimizer, stored)
+    stored = committed.stored(trainer.shards, groups)
+    loaded = cut_state(trainer.shards, trainer.optimizer, stored)
     put_state(trainer.optimizer, loaded, keeps_dtypes=True)
     if isinstance(value, ShardedOptimizer):
         value._receive_loaded()

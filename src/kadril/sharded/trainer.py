@@ -354,9 +354,14 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self._is_settled = True
 
     @property
+    def shards(self) -> Shards:
+        """The parameters as they are shared out, for checkpoints and elastic jobs."""
+        return self._shards
+
+    @property
     def reduces_gradients(self) -> bool:
         """Whether this trainer reduces the gradients."""
-        return not isinstance(self._gradients, PrereducedGradients)
+        return self._reduces
 
     def skip_step(self) -> None:
         """Drop the reduced gradients instead of stepping with them; on every rank.
@@ -478,7 +483,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
             CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing
                 was changed. It names the file or the parameter.
         """
-        self._settle_to_load()
+        self.settle_to_load()
         extra = load_checkpoint(Path(path), self._shards, self.optimizer)
         self.zero_grad()
         return extra
@@ -488,7 +493,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         self._check_usable(operation)
         return contextlib.closing(dedicated_transport(self.world))
 
-    def _settle_to_load(self) -> None:
+    def settle_to_load(self) -> None:
         """Wait until no rank computes with the parameters, before they are written; collective."""
         self._check_usable("load")
         self._gradients.settle(Intent.LOAD)

@@ -220,7 +220,7 @@ def test_sums_are_laid_into_gradients_of_a_graph(world: World) -> None:
             compiled(pull_of(world.rank, 0, world.size, SHAPES))
         world.transport.barrier()
     # The last rank finds what the other one has posted, and adds it up at once.
-    buckets = [bucket for bucket in trainer._shards.buckets if bucket.has_gradients]
+    buckets = [bucket for bucket in trainer.shards.buckets if bucket.has_gradients]
     sums = {bucket.gradients.untyped_storage().data_ptr() for bucket in buckets}
     assert world.rank == 0 or sums & seen
     trainer.step()

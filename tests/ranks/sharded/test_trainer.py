@@ -54,7 +54,7 @@ def test_every_stage_rule_and_memory_has_the_bits_of_one_process(world: World) -
 def test_the_same_on_other_transports(world: World) -> None:
     for rule in ("flat", "greedy"):
         trainer = check(world, *OPTIMIZERS[3], rule=rule)
-    assert not any(bucket.is_shared for bucket in trainer._shards.buckets)
+    assert not any(bucket.is_shared for bucket in trainer.shards.buckets)
     check(world, *OPTIMIZERS[1], stage=1)
 
 

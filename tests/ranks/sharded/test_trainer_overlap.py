@@ -24,7 +24,7 @@ def test_a_step_in_portions_has_the_bits_of_one(world: World) -> None:
     for name, options in OPTIMIZERS:
         parameters = make_parameters(SHAPES)
         trainer = POS_Trainer(parameters, name.lower(), options, world=world)
-        assert len(portions_of(trainer._shards.buckets)) == NUM_PORTIONS
+        assert len(portions_of(trainer.shards.buckets)) == NUM_PORTIONS
         schedule = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, factor=1.0)
         for step in range(NUM_STEPS):
             train(trainer, parameters, [step], shapes=SHAPES)
@@ -59,7 +59,7 @@ def test_gathering_begins_before_the_step_ends(world: World) -> None:
     finally:
         Bucket.gather = gather  # type: ignore[method-assign]
     assert len(steps) == NUM_PORTIONS
-    assert threads == ["kadril.sharded"] * len(trainer._shards.buckets)
+    assert threads == ["kadril.sharded"] * len(trainer.shards.buckets)
 
 
 @ranks(2, transports=("c10d", "mpi:openmpi"))

@@ -63,7 +63,7 @@ def check_that_sums_lie_in_gradients(world: World) -> None:
         ranges.clear()
         backward(parameters, pull_of(world.rank, step, world.size, SHAPES))
         trainer.allreduce_grads()
-        sums = [bucket.gradients for bucket in trainer._shards.buckets if bucket.count]
+        sums = [bucket.gradients for bucket in trainer.shards.buckets if bucket.count]
         inside = [any(each.data_ptr() in one for one in ranges) for each in sums]
         assert sum(inside) >= len(sums) - 1, "only that of small gradients lies elsewhere"
         # No two of them lie in the same place.

@@ -14,7 +14,7 @@ from kadril.world import World
 def check_memory(world: World, trainer: POS_Trainer) -> None:
     """Ranks of a host have their parameters in one place."""
     is_alone = world.local_size == 1
-    shards = trainer._shards
+    shards = trainer.shards
     assert all(bucket.is_shared_on_host != is_alone for bucket in shards.buckets)
     assert not any(bucket.is_shared for bucket in shards.buckets)
     group = shards._host_group
@@ -45,7 +45,7 @@ def test_hosts_share_parameters_and_have_the_bits_of_one_process(world: World) -
     before = [group["params"][0].detach().clone() for group in trainer.optimizer.param_groups]
     assert before
     trainer.close()
-    assert not any(bucket.is_shared_on_host for bucket in trainer._shards.buckets)
+    assert not any(bucket.is_shared_on_host for bucket in trainer.shards.buckets)
 
 
 @ranks(4, transports=["tiered"], hosts="round robin 2")

@@ -17,7 +17,8 @@ give memory back: only an edit of the graph itself can.
 | backend.py, options.py, variants.py | `torch.compile(model, backend="kadril")` |
 | optimized_model.py, backward_pass.py | the same by the names of MXNet's pass |
 | example_run.py | runs a model once, to have it compiled |
-| explain_graph.py, explanation.py | bytes live in a graph, before and after the pass |
+| explain_graph.py | bytes live in the graphs of a model, before and after the pass |
+| explanation.py, graph_explanation.py | its results: of a model, of one graph |
 | liveness.py, picture.py | how they are counted and drawn |
 
 Names are imported when first used: most trainings need none of them.
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from kadril.sharded.graph.backend import kadril_backend, register_backend
     from kadril.sharded.graph.backward_pass import backward
     from kadril.sharded.graph.explain_graph import explain
-    from kadril.sharded.graph.explanation import Explanation, GraphExplanation
+    from kadril.sharded.graph.explanation import Explanation
     from kadril.sharded.graph.gradient_plan import GradientPlan
+    from kadril.sharded.graph.graph_explanation import GraphExplanation
     from kadril.sharded.graph.optimized_model import optimize_for
     from kadril.sharded.graph.options import CompileOptions, backward_options, graph_pass_options
     from kadril.sharded.graph.owner_plan import OwnerPlan
@@ -60,7 +62,7 @@ HOMES = {
     "CompileOptions": "options",
     "Explanation": "explanation",
     "GradientPlan": "gradient_plan",
-    "GraphExplanation": "explanation",
+    "GraphExplanation": "graph_explanation",
     "OwnerPlan": "owner_plan",
     "Registration": "registry",
     "backward": "backward_pass",

@@ -23,8 +23,9 @@ from torch import fx, nn
 from kadril.errors import StateError
 from kadril.sharded.graph.backend import compile_graph, input_names
 from kadril.sharded.graph.example_run import example_of, original, run_example
-from kadril.sharded.graph.explanation import Explanation, GraphExplanation
+from kadril.sharded.graph.explanation import Explanation
 from kadril.sharded.graph.gradient_plan import GradientPlan
+from kadril.sharded.graph.graph_explanation import GraphExplanation
 from kadril.sharded.graph.graph_gradients import ParameterGradient
 from kadril.sharded.graph.liveness import NodeMemory, live_memory
 from kadril.sharded.graph.operators import GIVE, REDUCE, SEND

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kadril.sharded.graph.explanation import GraphExplanation
+from kadril.sharded.graph.graph_explanation import GraphExplanation
 
 __all__ = ["draw", "svg"]
 

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kadril.errors import StateError
 from kadril.sharded.ownership.parameter_list import ParameterList
+from kadril.sharded.ownership.shards import Shards
 from kadril.transport.agreement import raise_on_all
 from kadril.transport.base import Transport
 from kadril.world import World
 
-if TYPE_CHECKING:
-    from kadril.sharded.trainer import POS_Trainer
+__all__ = ["LiveTrainer", "check_untrained", "register_trainer"]
 
-__all__ = ["check_untrained", "register_trainer"]
+
+class LiveTrainer(Protocol):
+    """A trainer, as far as it concerns others: it takes the gradients of its parameters."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has let go of its parameters."""
+        ...
+
+    @property
+    def shards(self) -> Shards:
+        """Parameters of the trainer, shared out among the ranks."""
+        ...
+
+    def let_go(self) -> None:
+        """Let go of the parameters, without the other ranks."""
+        ...
+
 
 # Trainers that are referenced from somewhere.
-_trainers: weakref.WeakSet[POS_Trainer] = weakref.WeakSet()
+_trainers: weakref.WeakSet[LiveTrainer] = weakref.WeakSet()
 
 
-def register_trainer(trainer: POS_Trainer, world: World, transport: Transport) -> None:
+def register_trainer(trainer: LiveTrainer, world: World, transport: Transport) -> None:
     """Remember a trainer; when the world closes, release its parameters and its transport."""
     reference = weakref.ref(trainer)
 
@@ -37,7 +54,7 @@ def register_trainer(trainer: POS_Trainer, world: World, transport: Transport) -
 
 
 def check_untrained(
-    transport: Transport, parameters: ParameterList, trainer: POS_Trainer | None = None
+    transport: Transport, parameters: ParameterList, trainer: LiveTrainer | None = None
 ) -> None:
     """Refuse parameters of another trainer: both would take their gradients; collective.
 
@@ -62,12 +79,12 @@ def check_untrained(
     raise_on_all(transport, "kadril.sharded", error, StateError)
 
 
-def find_trained(parameters: ParameterList, trainer: POS_Trainer | None) -> str | None:
+def find_trained(parameters: ParameterList, trainer: LiveTrainer | None) -> str | None:
     """Return the name of the first parameter that another live trainer has."""
     for other in list(_trainers):
         if other is trainer or other.is_closed:
             continue
-        known = other._shards.parameters
+        known = other.shards.parameters
         for name, tensor in zip(parameters.names, parameters.tensors, strict=True):
             if known.place_of(tensor) is not None:
                 return name

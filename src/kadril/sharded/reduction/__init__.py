@@ -7,7 +7,8 @@
 | prereduced.py | gradients that somebody else has reduced, as DistributedDataParallel does |
 | round.py | the state of a round: what came, whose turn it is, what was dropped |
 | arrival_hooks.py | reports when a gradient is in `.grad` |
-| carrier.py | the protocol of carriers, and which of the two is chosen |
+| carrier.py | the protocol of carriers |
+| carrier_choice.py | which of the two is chosen |
 | outbox_carrier.py | through outboxes in shared memory, where nobody waits |
 | outbox.py, outgoing.py, bucket_sums.py | its outboxes, its queue of gradients, its sums |
 | recycled_memory.py | gradients whose memory is reused for sums |

@@ -1,4 +1,4 @@
-"""Carriers bring gradients to their owners; which one is chosen once, by what the transport can.
+"""Carriers bring gradients to their owners; one is chosen, by what the transport can.
 
 | carrier | where | a rank waits for the others |
 |---|---|---|
@@ -14,16 +14,10 @@ from typing import Protocol
 import torch
 
 from kadril.sharded.ownership.bucket import Bucket
-from kadril.sharded.ownership.gradient_memory import Scale
-from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.collective_carrier import CollectiveCarrier
-from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement
-from kadril.sharded.reduction.outbox import open_outbox
-from kadril.sharded.reduction.outbox_carrier import OutboxCarrier
 from kadril.sharded.reduction.outgoing import Hold
 
-__all__ = ["Ask", "Carrier", "choose_carrier"]
+__all__ = ["Ask", "Carrier"]
 
 
 class Ask(Protocol):
@@ -103,22 +97,3 @@ class Carrier(Protocol):
     def restart(self) -> None:
         """Add up again what is sent from now on; all ranks know of the drop."""
         ...
-
-
-def choose_carrier(
-    shards: Shards, scale: Scale, thread: CommunicationThread | None, *, sends_early: bool
-) -> Carrier:
-    """Choose how gradients travel; collective.
-
-    Args:
-        shards: parameters and their buckets.
-        scale: of gradients, before and after they are added up.
-        thread: reduces in the background; None where that does not pay.
-        sends_early: whether gradients are sent during the backward pass.
-    """
-    if sends_early and all(bucket.device.type == "cpu" for bucket in shards.buckets):
-        sizes = [bucket.num_bytes for bucket in shards.buckets if not bucket.plan.is_frozen]
-        box = open_outbox(shards.transport, sizes)
-        if box is not None:
-            return OutboxCarrier(shards, scale, box)
-    return CollectiveCarrier(shards, scale, thread)

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
+from kadril.sharded.reduction.carrier import Ask
 from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
 from kadril.sharded.reduction.outgoing import Hold
-
-if TYPE_CHECKING:
-    from kadril.sharded.reduction.carrier import Ask
 
 __all__ = ["CollectiveCarrier"]
 

@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,12 +27,10 @@ from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.bucket_sums import BucketSums
+from kadril.sharded.reduction.carrier import Ask
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
 from kadril.sharded.reduction.outbox import CutBucket, cut_bucket, queue_limit
 from kadril.sharded.reduction.outgoing import Hold, Outgoing, SendQueue
-
-if TYPE_CHECKING:
-    from kadril.sharded.reduction.carrier import Ask
 
 __all__ = ["OutboxCarrier"]
 

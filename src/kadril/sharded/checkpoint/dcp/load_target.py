@@ -67,7 +67,7 @@ class Target:
         for key, value in state_dict.items():
             if key in self.trainers:
                 self.staged[key] = optimizer_target(
-                    self.trainers[key]._shards, self.trainers[key].optimizer, metadata, key
+                    self.trainers[key].shards, self.trainers[key].optimizer, metadata, key
                 )
             else:
                 self._states[key] = state_of(value)
@@ -78,7 +78,7 @@ class Target:
     def find_parameters(self) -> Iterator[tuple[tuple[int, torch.Size], tuple[Shards, int]]]:
         """Yield parameters of trainers by their memory: a module's state_dict has other tensors."""
         for trainer in self.trainers.values():
-            shards = trainer._shards
+            shards = trainer.shards
             for place, tensor in enumerate(shards.parameters.tensors):
                 if tensor.numel():
                     yield (tensor.data_ptr(), tensor.shape), (shards, place)
@@ -125,13 +125,13 @@ class Target:
     def check(self) -> None:
         """Raise `CheckpointError` if the state that was read does not match; changes nothing."""
         for key, trainer in self.trainers.items():
-            stored = read_state(self.staged[key], trainer._shards, trainer.optimizer)
-            cut_state(trainer._shards, trainer.optimizer, stored)
+            stored = read_state(self.staged[key], trainer.shards, trainer.optimizer)
+            cut_state(trainer.shards, trainer.optimizer, stored)
 
     def settle(self) -> None:
         """Wait until no rank computes with the parameters any more; collective."""
         for trainer in self.trainers.values():
-            trainer._settle_to_load()
+            trainer.settle_to_load()
 
     def apply_to_objects(self) -> None:
         """Load users' objects, except those with parameters of trainers; local.
@@ -149,7 +149,7 @@ class Target:
             for flat, staged in self._loaded:
                 flat.copy_(staged.local)
         for trainer in self.trainers.values():
-            trainer._shards.publish()
+            trainer.shards.publish()
         for trainer in self.trainers.values():
             trainer.zero_grad()
 
