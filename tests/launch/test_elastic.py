@@ -136,6 +136,16 @@ def test_a_worker_that_cannot_start_is_given_up(playground: Playground) -> None:
     assert any("this host is set aside for 10 s" in line for line in result.report)
 
 
+def test_a_rank_that_fails_again_and_again_is_replaced_later(playground: Playground) -> None:
+    """It has the state each time, so nothing bounded how often it was started."""
+    faults = ["exit:4:1", "exit:5:1", "exit:6:1"]
+    result = job(playground, "-np 2 --min-np 2 --spares 0", *faults)
+    check_end(result, 2, expected([(2, STEPS)]))
+    failed = [line for line in result.report if "failed" in line]
+    later = "; it has failed 3 times in a row, and is replaced 1 s later"
+    assert failed == [f"rank 1 failed: exit code 3{end}" for end in ("", "", later)]
+
+
 def test_a_stopped_rank_is_replaced(playground: Playground) -> None:
     result = job(playground, "-np 3 --min-np 2 --patience 1", "stop:7:1")
     check_end(result, 3, expected([(3, STEPS)]))

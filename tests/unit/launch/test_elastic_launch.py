@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kadril.errors import ConfigError, RendezvousError
-from kadril.launch.elastic.host_slots import Cooldown, read_listing
+from kadril.launch.elastic.host_slots import Backoff, Cooldown, read_listing
 from kadril.launch.elastic.worker_set import WorkerSet
 from kadril.launch.mapping.hosts import Host
 from kadril.world.identity import Identity
@@ -86,6 +86,20 @@ def test_a_host_is_set_aside_after_repeated_failures() -> None:
     assert [cooldown.note_failure(40.0) for _ in range(3)] == [0.0, 0.0, 30.0]
     cooldown.note_success()
     assert [cooldown.note_failure(80.0) for _ in range(3)] == [0.0, 0.0, 10.0]
+
+
+def test_a_rank_that_fails_again_and_again_is_replaced_later() -> None:
+    backoff = Backoff(300.0)
+    now, pauses = 0.0, []
+    for _ in range(12):
+        count, pause = backoff.note_failure(1, now)
+        assert backoff.until == now + pause
+        pauses.append(pause)
+        now += pause + 59.0
+    assert count == 12
+    assert pauses == [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert backoff.note_failure(0, now) == (1, 0.0)  # another rank
+    assert backoff.note_failure(1, now + 2.0) == (1, 0.0)  # that has been well for a minute
 
 
 def test_messages_come_whole() -> None:

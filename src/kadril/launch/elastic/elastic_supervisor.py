@@ -26,7 +26,7 @@ import time
 from functools import partial
 
 from kadril.errors import RendezvousError
-from kadril.launch.elastic.host_slots import Cooldown, Discovery
+from kadril.launch.elastic.host_slots import Backoff, Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
 from kadril.launch.elastic.worker_set import WorkerSet, assign_ranks
 from kadril.launch.elastic.worker_start import WorkerStart
@@ -65,6 +65,7 @@ class ElasticSupervisor(Supervisor):
         self._job = job
         self._host: LocalHost | None = None
         self._cooldown = Cooldown(*elastic.cooldown)
+        self._backoff = Backoff(elastic.cooldown[1])
         self._discovery: Discovery | None = None
         if elastic.discovery_script is not None:
             self._discovery = Discovery(
@@ -130,6 +131,11 @@ class ElasticSupervisor(Supervisor):
         has_spares = self.workers.has_state and now >= self._refill_at
         has_spares = has_spares and not self._starter.is_preparing  # they are forked, then
         return self._target + self._elastic.num_spares * has_spares
+
+    @property
+    def _start_at(self) -> float:
+        """When a process may be started, after repeated failures."""
+        return max(self._cooldown.until, self._backoff.until)
 
     def _num_missing(self, now: float) -> int:
         """Number of processes to be started, as far as there are places for them."""
@@ -288,13 +294,20 @@ class ElasticSupervisor(Supervisor):
         self._last_failure = ended
         self._refill_at = now + REFILL_SECONDS
         what = f"rank {worker.rank}" if worker.rank >= 0 else f"new worker {worker.place}"
-        aside = 0.0 if worker.has_state else self._cooldown.note_failure(now)
         if worker.rank >= 0 and not self._elastic.replaces:
             self._num_given_up += 1
         text = f"{what} failed: {describe_status(ended.status)}"
-        if aside:
-            text += f"; this host is set aside for {aside:g} s, after repeated failures"
-        self.output.notice(text)
+        self.output.notice(text + self._pause_after_failures(worker, now))
+
+    def _pause_after_failures(self, worker: Worker, now: float) -> str:
+        """Start no process for a while where failures are repeated; return what to say of it."""
+        if worker.has_state:
+            count, pause = self._backoff.note_failure(worker.rank, now)
+            if pause and self._elastic.replaces:
+                return f"; it has failed {count} times in a row, and is replaced {pause:g} s later"
+            return ""
+        aside = self._cooldown.note_failure(now)
+        return f"; this host is set aside for {aside:g} s, after repeated failures" if aside else ""
 
     def _fail(self, reason: str, ended: RankExit | None = None) -> None:
         ended = ended or self._last_failure
@@ -316,7 +329,7 @@ class ElasticSupervisor(Supervisor):
             times.append(self._discovery.wake_at)
         is_short = self._num_missing(math.inf) > 0 and self.workers.generation >= 0
         if is_short and not self.workers.is_finishing:
-            times.append(max(self._cooldown.until, self._refill_at))
+            times.append(max(self._start_at, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
         times += [self._ready_since + self._elastic.timeout]
         return min(times, default=math.inf)
@@ -361,7 +374,7 @@ class ElasticSupervisor(Supervisor):
 
     def _fill(self, now: float) -> None:
         """Start workers where some are missing."""
-        while self._num_missing(now) > 0 and now >= self._cooldown.until:
+        while self._num_missing(now) > 0 and now >= self._start_at:
             try:
                 self._start_worker()
             except LaunchError as error:
@@ -417,7 +430,7 @@ class ElasticSupervisor(Supervisor):
         if takers:
             self._announce(assign_ranks([holder, *takers], need_state=True), hands_over=True)
             return
-        is_awaited = len(workers.by_place) > 1 or now < self._cooldown.until
+        is_awaited = len(workers.by_place) > 1 or now < self._start_at
         self._wait_for_others(
             "all ranks that have the state of the job were sent SIGTERM",
             "another one to take it over",
@@ -429,7 +442,7 @@ class ElasticSupervisor(Supervisor):
         """Wait where more workers may come, since too few are left; otherwise fail."""
         can_come = self._discovery is not None or (
             self._target >= self._elastic.min_ranks
-            and (now < self._cooldown.until or len(self.workers.by_place) > num_ranks)
+            and (now < self._start_at or len(self.workers.by_place) > num_ranks)
         )
         text = f"{num_ranks} of at least {self._elastic.min_ranks} ranks (--min-np) are left"
         self._wait_for_others(text, "more", can_come=can_come, now=now)

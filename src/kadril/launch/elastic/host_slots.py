@@ -4,7 +4,8 @@
                         other:2            another host: told once, and left out
 
 A host on which workers fail again and again before they have joined is set aside for a while: no
-worker is started there, and those that live stay.
+worker is started there, and those that live stay. A rank that has joined, and fails again and
+again, is replaced later each time.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from kadril.errors import ConfigError
 from kadril.launch.mapping.hosts import Host, is_this_host, parse_host
 from kadril.launch.options import LaunchError
 
-__all__ = ["Cooldown", "Discovery", "read_listing"]
+__all__ = ["Backoff", "Cooldown", "Discovery", "read_listing"]
 
 POLL_SECONDS = 1.0
 SCRIPT_SECONDS = 30.0
 MAX_LISTING_BYTES = 1 << 20
 
-# Failures in a row, of workers that never joined, after which a host is set aside.
+# Failures in a row after which a host is set aside, if the workers never joined; or after which a
+# rank is not replaced at once.
 MAX_FAILURES = 3
+
+# A rank that has lived for so long fails for the first time again.
+QUIET_SECONDS = 60.0
 
 
 class Cooldown:
@@ -63,6 +68,39 @@ class Cooldown:
         """Note that a worker has joined."""
         self._num_failures = 0
         self._num_times = 0
+
+
+class Backoff:
+    """Pause before a rank that fails again and again is replaced.
+
+        failures of one rank     1   2   3   4   5   ...    each less than a minute after the pause
+        pause, in seconds        0   0   1   2   4   ...    of the last one
+
+    Args:
+        longest: seconds of a pause at most.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._failures: dict[
+            int, tuple[int, float]
+        ] = {}  # how many, end of the last pause; by rank
+        self.until = -math.inf
+
+    def note_failure(self, rank: int, now: float) -> tuple[int, float]:
+        """Note that a rank failed.
+
+        Returns:
+            how often it did so in a row, and seconds for which no process is started.
+        """
+        count, until = self._failures.get(rank, (0, -math.inf))
+        count = count + 1 if now < until + QUIET_SECONDS else 1
+        # Bounded, since a power of a large number is none.
+        pause = min(2.0 ** min(count - MAX_FAILURES, 30), self._longest)
+        pause = pause if count >= MAX_FAILURES else 0.0
+        self._failures[rank] = count, now + pause
+        self.until = max(self.until, now + pause)
+        return count, pause
 
 
 class Discovery:
