@@ -87,7 +87,7 @@ def main() -> None:
     torch.manual_seed(0)
     layers = UNet(P_x)
     twin = knn.distribute(plain, P_x, x)
-    block = knn.split(x, P_x)
+    block = knn.block_of(x, P_x)
     models: dict[str, tuple[Any, torch.Tensor]] = {"twin": (twin, block), "layers": (layers, block)}
     if world.rank == 0:
         models["plain"] = (plain, x)

@@ -20,7 +20,10 @@ from settings import make_step
 
 import kadril
 
-NUM_STEPS = 3
+# Of a turn. The first steps find the caches full of what others did meanwhile, which no training
+# does: two of them took up to 2 ms longer under torch.compile, which has the most code to run.
+NUM_STEPS = 10
+NUM_WARM_UPS = 3
 TIMEOUT = 1800.0
 
 
@@ -63,7 +66,7 @@ def measure_time(world: kadril.World, words: argparse.Namespace) -> dict[str, An
         step()
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
         return {"missing": f"{type(error).__name__}: {error}"[:200]}
-    setting = Setting(words.setting, step, num_calls=NUM_STEPS)
+    setting = Setting(words.setting, step, num_calls=NUM_STEPS, num_warm_ups=NUM_WARM_UPS)
     return {"rounds": take_own_turns(words.directory, world, setting)}
 
 

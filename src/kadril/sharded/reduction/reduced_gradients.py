@@ -143,7 +143,7 @@ class ReducedGradients:
                 self._carrier.send(bucket, [gradient.detach()], hold)
             else:  # it waits where others do, for the rest of its bucket or for its turn
                 if before is None:
-                    tensor.grad = gradient.to(tensor.dtype, copy=True)
+                    tensor.grad = gradient.to(tensor.dtype, copy=not is_given)
                 else:
                     before.add_(gradient)
                 self._round.arrive(place)
