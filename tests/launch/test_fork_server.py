@@ -116,12 +116,20 @@ def portrait(text: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("form", ["portrait.py", "-m portrait", "-u -Xdev -W error portrait.py"])
+FORMS = ["portrait.py", "-m portrait", "-u -Xdev -W error portrait.py", "links/portrait.py"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_forked_rank_is_as_one_that_was_started(
     program: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """The same program, started by the interpreter, sees the same of itself."""
+    """The same program, started by the interpreter, sees the same of itself.
+
+    By a link, it did not find the modules that lie beside what the link leads to.
+    """
     monkeypatch.chdir(program.parent)
+    Path("links").mkdir()
+    Path("links/portrait.py").symlink_to("../portrait.py")
     words = [*form.split(), "--epochs", "3"]
     (core,) = sorted(os.sched_getaffinity(0))[:1]
     read, write = os.pipe()

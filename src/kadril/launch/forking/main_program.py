@@ -22,8 +22,9 @@ def import_folder(words: Sequence[str]) -> None:
         words: what follows the interpreter in the command line: a file or `-m module`, arguments.
     """
     if not getattr(sys.flags, "safe_path", False):  # from Python 3.11 on
-        folder = Path() if words[0] == "-m" else Path(words[0]).parent
-        sys.path[0] = os.fspath(folder.resolve())
+        # Of a file that is a link, the folder of what it leads to.
+        folder = Path.cwd() if words[0] == "-m" else Path(words[0]).resolve().parent
+        sys.path[0] = os.fspath(folder)
 
 
 def run_program(words: Sequence[str]) -> None:
