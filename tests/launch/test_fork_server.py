@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 from launch_playground import Playground, eventually
 
+from kadril.launch.forking import fork_client
 from kadril.launch.forking.fork_client import ForkClient, can_fork
 from kadril.launch.options import LaunchError
 
@@ -274,6 +276,63 @@ def fork_and_close(client: ForkClient) -> None:
         os.close(null)
 
 
+def test_a_signal_finds_the_session_of_a_forked_rank(tmp_path: Path) -> None:
+    """A rank was told of before it had a session: what ends a job at once did not end it."""
+    path = tmp_path / "program.py"
+    path.write_text("import signal\nsignal.pause()\n")
+    with serving([str(path)], []) as server:
+        for _ in range(5):
+            rank = fork(server, rank_variables())
+            os.killpg(rank.pid, signal.SIGTERM)
+            assert rank.finish()[0] == -signal.SIGTERM
+
+
+def test_a_fork_that_comes_too_late_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process was started in its place by then, and both ran; the server was used again."""
+    monkeypatch.setattr(fork_client, "FORK_TIMEOUT", 0.5)
+    path = tmp_path / "program.py"
+    path.write_text("print('here')\n")
+    with serving([str(path)], []) as server:
+        read, write = os.pipe()
+        os.kill(server.pid, signal.SIGSTOP)
+        with pytest.raises(LaunchError, match="does not answer"):
+            server.fork(rank_variables(), stdout=write, stderr=write, inherit=(), processors=())
+        os.close(write)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGCONT)
+        with os.fdopen(read, "rb") as pipe:
+            assert pipe.read() == b""  # read to its end, so nobody has the other end any more
+        assert select.select([server], [], [], 10.0)[0]
+        server.hear()
+        assert not server.is_ready
+        assert "does not answer" in server.problem
+
+
+def test_a_rank_that_cannot_be_set_up_says_why(tmp_path: Path) -> None:
+    """Nobody heard why its program never began. The next one can be forked all the same."""
+    path = tmp_path / "program.py"
+    path.write_text("print('here')\n")
+    null = os.open(os.devnull, os.O_WRONLY)
+    with serving([str(path)], []) as server:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        with pytest.raises(LaunchError, match=r"cannot fork: OSError: .*Invalid argument"):
+            server.fork(rank_variables(), stdout=null, stderr=null, inherit=(), processors=[9999])
+        assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == children
+        assert fork(server, rank_variables()).finish() == (0, "here\n", "")
+    os.close(null)
+
+
+def test_ranks_are_forked_with_few_descriptors(tmp_path: Path) -> None:
+    """With `ulimit -n 256` none could be: descriptors were moved to 256 and above."""
+    path = tmp_path / "program.py"
+    path.write_text("print('here')\n")
+    with serving([str(path)], []) as server:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, 64))
+        assert fork(server, rank_variables()).finish() == (0, "here\n", "")
+
+
 LAUNCHER = """
     import os, select, sys
     from kadril.launch.forking.fork_client import ForkClient
@@ -283,7 +342,7 @@ LAUNCHER = """
     client.hear()
     variables = {**os.environ, "KADRIL_TEST_FD": sys.argv[2]}
     pid = client.fork(variables, stdout=1, stderr=2, inherit=[int(sys.argv[2])], processors=())
-    print(pid, client.pid, flush=True)
+    os.write(1, f"{pid} {client.pid}\\n".encode())  # in one piece: the rank writes there too
     os.kill(os.getpid(), 9)
 """
 
@@ -301,7 +360,7 @@ def test_ranks_and_server_end_with_the_launcher(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == -signal.SIGKILL, done.stderr
     pids = re.findall(r"(\d+) (\d+)$", done.stdout, re.MULTILINE)[0]
     assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout=10.0)
     assert "over" not in done.stdout

@@ -5,7 +5,7 @@ made them takes milliseconds, and shares their memory.
 
     launcher ==== pair of sockets ==== fork server ---- fork ----> (middle) ---- fork ----> rank
        |                                                              X                      |
-       `------------------------ parent, once the middle one has ended ----------------------'
+       `-- parent, once the middle one has ended; a pair of sockets until its program begins --'
 
 The rank becomes a child of the launcher as if the launcher had started it, because the launcher is
 the one that takes in orphans at that time (PR_SET_CHILD_SUBREAPER). So ranks outlive the fork
@@ -14,14 +14,17 @@ server, and nothing else has to know how they were started.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -94,10 +97,11 @@ class ForkClient:
 
     def hear(self) -> None:
         """Take in that it is ready, or why it is not; call it when the descriptor is readable."""
-        try:
-            self.problem = str(self._receive()["problem"])
-        except ConnectionError:
-            self.problem = "the fork server has ended"
+        if not self.problem:  # one that was given up stays so
+            try:
+                self.problem = str(receive(self._control)["problem"])
+            except ConnectionError:
+                self.problem = "the fork server has ended"
         self.is_ready = not self.problem
 
     def fork(
@@ -128,31 +132,51 @@ class ForkClient:
             "descriptors": [1, 2, *inherit],
             "processors": sorted(processors),
         }
-        descriptors = [stdout, stderr, *inherit]
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with line, taking_in_orphans():
+            with theirs:
+                descriptors = [theirs.fileno(), stdout, stderr, *inherit]
+                try:
+                    socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+                except OSError:
+                    self._give_up("the fork server has ended")
+            return self._begin_rank(line, time.monotonic() + FORK_TIMEOUT)
+
+    def _begin_rank(self, line: socket.socket, deadline: float) -> int:
+        """Wait until a rank is as one that was started, and let its program begin.
+
+        Raises:
+            LaunchError: it is not; it was ended.
+        """
+        pid = 0
         try:
-            with taking_in_orphans():
-                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-                answer = self._receive(FORK_TIMEOUT)
+            answer = receive(line, deadline)
+            if "pid" in answer:
+                pid = int(answer["pid"])
+                answer = receive(line, deadline)
+        except TimeoutError:
+            end_child(pid)
+            self._give_up(
+                f"the fork server does not answer: nothing came within {FORK_TIMEOUT:g} s"
+            )
         except ConnectionError:
-            self._give_up("the fork server has ended")
-        except (OSError, LaunchError) as error:
-            self._give_up(f"the fork server does not answer: {error}")
+            end_child(pid)
+            if not pid:
+                self._give_up("the fork server has ended")
+            raise LaunchError("the forked rank ended before its program began") from None
         if answer["problem"]:
+            end_child(pid)
             raise LaunchError(f"the fork server cannot fork: {answer['problem']}")
-        return int(answer["pid"])
+        with contextlib.suppress(BrokenPipeError):  # it was killed, as may happen at any time
+            line.send(b"g")
+        return pid
 
     def _give_up(self, problem: str) -> NoReturn:
+        """End the fork server: an answer that comes late must not find anybody."""
         self.is_ready, self.problem = False, problem
+        self._process.kill()
+        self._process.wait()
         raise LaunchError(problem)
-
-    def _receive(self, timeout: float = 0.0) -> dict[str, Any]:
-        if not select.select([self._control], [], [], timeout)[0]:
-            raise LaunchError(f"nothing came within {timeout:g} s")
-        data = self._control.recv(MAX_ANSWER)
-        if not data:
-            raise ConnectionResetError
-        answer: dict[str, Any] = json.loads(data)
-        return answer
 
     def close(self) -> None:
         """End the process. Ranks that were forked live on. May be called again."""
@@ -160,6 +184,32 @@ class ForkClient:
         self._control.close()
         self._process.kill()
         self._process.wait()
+
+
+def receive(line: socket.socket, deadline: float | None = None) -> dict[str, Any]:
+    """Return the next message.
+
+    Raises:
+        TimeoutError: none came in time.
+        ConnectionError: the other side has ended.
+    """
+    if deadline is not None:
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([line], [], [], left)[0]:
+            raise TimeoutError
+    data = line.recv(MAX_ANSWER)
+    if not data:
+        raise ConnectionResetError
+    answer: dict[str, Any] = json.loads(data)
+    return answer
+
+
+def end_child(pid: int) -> None:
+    """Kill a rank whose program has not begun, where there is one, and take its end."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 @contextmanager

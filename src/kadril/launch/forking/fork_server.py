@@ -1,11 +1,12 @@
 """The fork server: `python -m kadril.launch.forking.fork_server DESCRIPTOR LAUNCHER MODULES WORDS`.
 
-It loads modules, says so, and forks a rank at each request. The rank comes back from `serve` and
-runs the program, on the same stack, so that its interpreter ends as any other does.
+It loads modules, says so, and forks a rank at each request, which tells the launcher itself what
+becomes of it. The rank comes back from `serve` and runs the program, on the same stack, so that its
+interpreter ends as any other does.
 
-    fork server    fork ---- wait for the middle one ---- let the rank go ---- answer
-    middle           `-- fork -- tell the pid -- end
-    rank                   `-- wait to be let go: its parent is the launcher now -- program
+    fork server    fork ---- wait for the middle one ---- let the rank go
+    middle           `-- fork -- end
+    rank                   `-- tell the pid -- wait: its parent is the launcher -- rank_setup.py
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from kadril.launch.forking.fork_fitness import why_unfit
 from kadril.launch.forking.main_program import import_folder, run_program
-from kadril.launch.forking.rank_setup import become_rank
+from kadril.launch.forking.rank_setup import become_rank, tell
 
 __all__ = ["main"]
 
@@ -59,19 +60,17 @@ def serve(control: socket.socket, launcher: int, words: Sequence[str]) -> bool:
         request, descriptors = receive(control)
         if request is None:
             return False
+        line = socket.socket(fileno=descriptors[0])
         try:
-            pid = fork_rank(launcher)
-        except OSError as error:
-            answer = {"problem": f"fork: {error.strerror}", "pid": 0}
-        else:
-            if pid == 0:
+            if fork_rank(launcher, line):
                 control.close()
-                become_rank(request, descriptors, words, launcher)
+                become_rank(request, [line.detach(), *descriptors[1:]], words, launcher)
                 return True
-            answer = {"problem": "", "pid": pid}
-        for descriptor in descriptors:
+        except OSError as error:
+            tell(line, problem=f"fork: {error.strerror}")
+        line.close()
+        for descriptor in descriptors[1:]:
             os.close(descriptor)
-        control.send(json.dumps(answer).encode())
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -84,45 +83,40 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return (json.loads(data) if data else None), list(numbers)
 
 
-def fork_rank(launcher: int) -> int:
-    """Fork a rank that is a child of the launcher; return its process id, or 0 in the rank.
+def fork_rank(launcher: int, line: socket.socket) -> bool:
+    """Fork a rank that is a child of the launcher; return True in the rank.
 
     Raises:
         OSError: there can be no further process.
     """
     go_read, go_write = os.pipe()
-    pid_read, pid_write = os.pipe()
     try:
         middle = os.fork()
         if middle == 0:
-            fork_and_end(pid_write)
+            fork_and_end()
+            tell(line, pid=os.getpid())
             os.close(go_write)
             if os.read(go_read, 1) != b"g" or os.getppid() != launcher:
                 os._exit(1)  # the fork server or the launcher is gone
-            os.close(go_read)
-            return 0
-        os.close(pid_write)
-        pid_write = -1
-        text = os.read(pid_read, 16)
-        os.waitpid(middle, 0)  # from here on the rank is a child of the launcher
-        if not text:
+            return True
+        _, status = os.waitpid(middle, 0)  # from here on the rank is a child of the launcher
+        if status != 0:
             raise OSError(0, "no further process (ulimit -u)")
         os.write(go_write, b"g")
-        return int(text)
+        return False
     finally:
-        for descriptor in (pid_read, pid_write, go_write, go_read):
+        for descriptor in (go_write, go_read):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
 
-def fork_and_end(pid_write: int) -> None:
-    """Fork, and end with the child's process id told; returns in the child only."""
+def fork_and_end() -> None:
+    """Fork, and end; returns in the child only."""
     try:
         pid = os.fork()
     except OSError:
         os._exit(1)
     if pid:
-        os.write(pid_write, b"%d" % pid)
         os._exit(0)
 
 

@@ -1,9 +1,20 @@
-"""Steps by which a forked rank becomes as one that was started, before its program begins."""
+"""Steps by which a forked rank becomes as one that was started, before its program begins.
+
+    launcher                                    rank
+       |  <------------------ pid ----------------|  as soon as it is there
+       |  <------------- ready, or why not -------|  it has its session, descriptors, processors
+       |  ------------------ go ----------------> |  the program begins
+
+A launcher that has given up waiting has closed its end; then the rank ends.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,28 +22,50 @@ from typing import Any
 from kadril.launch.forking.visible_words import show_variables, show_words
 from kadril.launch.local.parent_death import die_with_parent
 
-__all__ = ["become_rank"]
+__all__ = ["become_rank", "tell"]
 
-# Descriptors that came are moved above these before they are put where they belong.
-FIRST_FREE = 256
+
+def tell(line: socket.socket, **answer: object) -> None:
+    """Tell the launcher something; one that does not listen any more has no use for it."""
+    with contextlib.suppress(OSError):
+        line.send(json.dumps(answer).encode())
 
 
 def become_rank(
     request: Mapping[str, Any], descriptors: Sequence[int], words: Sequence[str], launcher: int
 ) -> None:
-    """Take over variables, descriptors and processors of a rank.
+    """Take over variables, descriptors and processors of a rank; returns when it may begin.
 
     Args:
         request: what `ForkClient.fork` has asked for.
-        descriptors: that came with it.
+        descriptors: that came with it; the first is the line to the launcher.
         words: of the command line, from the program on.
         launcher: the parent of this process.
     """
+    first_free = max(request["descriptors"]) + 1
+    (number, *others) = move_above(first_free, descriptors)
+    with socket.socket(fileno=number) as line:
+        try:
+            set_up(request, others, words, launcher)
+        except Exception as error:  # nobody reads what this process writes before it is set up
+            tell(line, problem=f"{type(error).__name__}: {error}")
+            os._exit(1)
+        tell(line, problem="")
+        if line.recv(1) != b"g":
+            os._exit(1)
+
+
+def set_up(
+    request: Mapping[str, Any], descriptors: Sequence[int], words: Sequence[str], launcher: int
+) -> None:
+    """Take over what a rank has."""
     die_with_parent(launcher)
     os.setsid()
+    for descriptor, number in zip(descriptors, request["descriptors"], strict=True):
+        os.dup2(descriptor, number, inheritable=True)  # programs that the rank starts inherit it
+        os.close(descriptor)
     if request["processors"]:
         os.sched_setaffinity(0, request["processors"])
-    place_descriptors(descriptors, request["descriptors"])
     for name in request["unset"]:
         os.environ.pop(name, None)
     os.environ.update(request["set"])
@@ -41,15 +74,12 @@ def become_rank(
     draw_again()
 
 
-def place_descriptors(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
-    """Give each descriptor its number; programs that the rank starts inherit them."""
-    # One may have come under the number that another one is to get.
-    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for each in descriptors]
+def move_above(first_free: int, descriptors: Sequence[int]) -> list[int]:
+    """Give descriptors other numbers: one may have come under that which another is to get."""
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, first_free) for each in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
-    for descriptor, number in zip(moved, numbers, strict=True):
-        os.dup2(descriptor, number, inheritable=True)
-        os.close(descriptor)
+    return moved
 
 
 def draw_again() -> None:
