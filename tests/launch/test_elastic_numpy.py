@@ -46,7 +46,7 @@ PROGRAM = """
 
 @pytest.mark.parametrize("kind", ["values", "own"])
 def test_a_program_with_numpy_alone(playground: Playground, kind: str) -> None:
-    """It had to open an engine, which it does not use, and to bring a broadcast of its own."""
+    """Such programs had to open an engine, and to bring a broadcast of objects of their own."""
     script = playground.write("train.py", PROGRAM)
     flags = ("-np", "2", "--min-np", "2", "--spares", "0", "--no-prefix")
     result = playground.start(*flags, script, kind).finish(timeout=100.0)
