@@ -69,6 +69,7 @@ class ElasticSupervisor(Supervisor):
         self._discovery: Discovery | None = None
         if elastic.discovery_script is not None:
             self._discovery = Discovery(
+                job.id,
                 elastic.discovery_script,
                 elastic.slots_per_host,
                 self.selector,
@@ -89,6 +90,11 @@ class ElasticSupervisor(Supervisor):
         super().__exit__(error_type, *rest)
         for worker in self.workers.by_place.values():
             worker.close()
+
+    def _finish_hosts(self) -> None:
+        if self._discovery is not None:
+            self._discovery.close()  # a script that runs is not what ranks have left behind
+        super()._finish_hosts()
 
     def begin(self, host: LocalHost, starter: WorkerStart) -> None:
         """Start the first workers, when there are slots for them.

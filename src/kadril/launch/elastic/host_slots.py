@@ -13,10 +13,15 @@ from __future__ import annotations
 import math
 import os
 import selectors
+import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from kadril.errors import ConfigError
+from kadril.launch.local.leftovers import kill_group
+from kadril.launch.local.parent_death import die_with_parent
 from kadril.launch.mapping.hosts import Host, is_this_host, parse_host
 from kadril.launch.options import LaunchError
 
@@ -82,9 +87,8 @@ class Backoff:
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
-        self._failures: dict[
-            int, tuple[int, float]
-        ] = {}  # how many, end of the last pause; by rank
+        # How many in a row, and the end of the last pause, by rank.
+        self._failures: dict[int, tuple[int, float]] = {}
         self.until = -math.inf
 
     def note_failure(self, rank: int, now: float) -> tuple[int, float]:
@@ -113,24 +117,41 @@ class Discovery:
 
     def __init__(
         self,
+        job: str,
         script: str,
         slots_per_host: int,
         selector: selectors.BaseSelector,
         notice: Callable[[str], None],
     ) -> None:
+        """Prepare to run a script.
+
+        Args:
+            job: name of the job, by which what the script leaves behind is known.
+            script: path of the program.
+            slots_per_host: of a host that is listed without a number.
+            selector: of the event loop.
+            notice: prints a line.
+        """
+        self._job = job
         self._script = script
         self._slots_per_host = slots_per_host
         self._selector = selector
         self._notice = notice
         self._told: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._has_run = False
         self._data = b""
         self._started_at = -math.inf
         self.num_slots: int | None = None
         self.wake_at = -math.inf
 
     def tick(self, now: float) -> None:
-        """Start the script where it is time to."""
+        """Start the script where it is time to.
+
+        Raises:
+            LaunchError: it cannot be run, and never was.
+        """
         if now < self.wake_at:
             return
         if self._process is not None:
@@ -141,35 +162,58 @@ class Discovery:
     def _start(self, now: float) -> None:
         self._started_at = now
         self._data = b""
+        process = None
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [self._script],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
+                # It ends with the launcher, and what it has started is found by the variable.
+                env={**os.environ, "KADRIL_JOB": self._job},
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread here
             )
+            self._pidfd = os.pidfd_open(process.pid)
         except OSError as error:
-            raise LaunchError(
-                f"cannot run --host-discovery-script {self._script}: {error.strerror};"
-                " is it executable (chmod +x), with a first line such as #!/bin/sh?"
-            ) from error
-        assert self._process.stdout is not None  # noqa: S101 - asked for above
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read)
+            if process is not None:
+                end_group(process)
+            self._tell_why_not(error, now)
+            return
+        self._process, self._has_run = process, True
+        assert process.stdout is not None  # noqa: S101 - asked for above
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector.register(process.stdout, selectors.EVENT_READ, self._read)
+        self._selector.register(self._pidfd, selectors.EVENT_READ, self._finish)
         self.wake_at = now + SCRIPT_SECONDS
+
+    def _tell_why_not(self, error: OSError, now: float) -> None:
+        # It may be about to be written, or to be replaced by another one.
+        problem = f"cannot run --host-discovery-script {self._script}: {error.strerror}"
+        if not self._has_run:
+            raise LaunchError(
+                f"{problem}; is it executable (chmod +x), with a first line such as #!/bin/sh?"
+            ) from error
+        self._tell_once(f"{problem}; the hosts stay as they are")
+        self.wake_at = now + POLL_SECONDS
 
     def _read(self) -> None:
         process = self._process
-        if process is None or process.stdout is None:
+        if process is None or process.stdout is None or process.stdout.closed:
             return
         data = process.stdout.read()
         self._data = (self._data + (data or b""))[:MAX_LISTING_BYTES]
-        if data:
+        if data == b"":
+            self._selector.unregister(process.stdout)
+            process.stdout.close()
+
+    def _finish(self) -> None:
+        """Take the listing of a script that has ended; what it has started may hold its output."""
+        process = self._process
+        if process is None:
             return
-        self._selector.unregister(process.stdout)
-        process.stdout.close()
+        self._read()
+        self._let_go(process)
         code = process.wait()
-        self._process = None
         self.wake_at = self._started_at + POLL_SECONDS
         if code:
             self._tell_once(f"{self._script} failed with code {code}; the hosts stay as they are")
@@ -194,17 +238,31 @@ class Discovery:
             self._notice(text)
 
     def _end(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is not None:
-            if process.stdout is not None:
-                self._selector.unregister(process.stdout)
-                process.stdout.close()
-            process.kill()
-            process.wait()
+            self._let_go(process)
+            end_group(process)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
+        if process.stdout is not None and not process.stdout.closed:
+            self._selector.unregister(process.stdout)
+            process.stdout.close()
+        self._selector.unregister(self._pidfd)
+        os.close(self._pidfd)
 
     def close(self) -> None:
-        """End the script, should it run."""
+        """End the script, should it run. May be called again; no script is started any more."""
         self._end()
+        self.wake_at = math.inf
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and what it has started, as far as that is in its process group."""
+    kill_group(process.pid, signal.SIGKILL)
+    # It may be in a call of the kernel that does not end, and then it is reaped later.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
 
 
 def read_listing(text: str, slots_per_host: int = 1) -> list[Host]:

@@ -1,0 +1,150 @@
+"""Discovery scripts that are edited, slow, or left alone, and the jobs that run them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elastic_job import STEPS_BETWEEN_COMMITS, ends, with_script
+from launch_playground import Playground, eventually
+
+from kadril.launch.elastic.host_slots import Discovery
+from kadril.launch.options import LaunchError
+
+PROGRAM = Path(__file__).with_name("elastic_program.py")
+
+
+class Running:
+    """A discovery script, and the event loop that it is part of."""
+
+    def __init__(self, script: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.said: list[str] = []
+        self.discovery = Discovery("job", str(script), 1, self.selector, self.said.append)
+
+    def turn_until(self, condition: Callable[[], bool]) -> None:
+        """Run the loop until something holds; each turn of it must be short."""
+        deadline = time.monotonic() + 20.0
+        while not condition():
+            self.discovery.tick(time.monotonic())
+            for key, _ in self.selector.select(0.1):
+                key.data()
+            assert time.monotonic() < deadline, self.said
+
+    def close(self) -> None:
+        self.discovery.close()
+        assert not self.selector.get_map()
+        self.selector.close()
+
+
+Run = Callable[[Path], Running]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Return what begins to run a script."""
+    made: list[Running] = []
+
+    def begin(script: Path) -> Running:
+        made.append(Running(script))
+        return made[-1]
+
+    yield begin
+    for running in made:
+        running.close()
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_script_that_is_edited_leaves_the_hosts_as_they_are(tmp_path: Path, run: Run) -> None:
+    """A running job died of a script that was open for writing, or away, at the wrong moment."""
+    script = write(tmp_path / "hosts.sh", "echo localhost:2")
+    running = run(script)
+    running.turn_until(lambda: running.discovery.num_slots == 2)
+    with script.open("a"):  # the kernel runs no program that somebody writes
+        running.turn_until(lambda: len(running.said) == 1)
+    script.unlink()
+    running.turn_until(lambda: len(running.said) == 2)
+    assert [text.partition(": ")[2] for text in running.said] == [
+        "Text file busy; the hosts stay as they are",
+        "No such file or directory; the hosts stay as they are",
+    ]
+    write(script, "echo localhost:3")
+    running.turn_until(lambda: running.discovery.num_slots == 3)
+
+
+def test_a_script_that_cannot_be_run_at_first_is_an_error(tmp_path: Path, run: Run) -> None:
+    running = run(tmp_path / "hosts.sh")
+    with pytest.raises(LaunchError, match=r"cannot run .*: No such file or directory; is it exec"):
+        running.discovery.tick(time.monotonic())
+
+
+@pytest.mark.timeout(40)
+def test_a_script_that_closes_its_output_first_freezes_nobody(tmp_path: Path, run: Run) -> None:
+    """The launcher waited for its end, and for nothing else meanwhile."""
+    os.mkfifo(tmp_path / "go")
+    text = f"echo localhost:2; exec >&-; read line < {tmp_path}/go; true"
+    script = write(tmp_path / "hosts.sh", text)
+    running = run(script)
+    # The end of its output is heard too: nothing else is left to be told of than its own end.
+    running.turn_until(lambda: len(running.selector.get_map()) == 1)
+    assert running.discovery.num_slots is None
+    with (tmp_path / "go").open("w"):  # waits for the script to read
+        pass
+    running.turn_until(lambda: running.discovery.num_slots == 2)
+
+
+def test_a_script_whose_child_keeps_its_output_is_heard(tmp_path: Path, run: Run) -> None:
+    script = write(tmp_path / "hosts.sh", f"sleep 100 & echo $! > {tmp_path}/pid; echo localhost:2")
+    running = run(script)
+    running.turn_until(lambda: running.discovery.num_slots == 2)
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_a_slow_script_is_ended_with_what_it_has_started(tmp_path: Path, run: Run) -> None:
+    """The script alone was killed; what it waited for lived on."""
+    script = write(tmp_path / "hosts.sh", f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 100'; true")
+    running = run(script)
+    pid = tmp_path / "pid"
+    running.turn_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    running.discovery.close()
+    assert eventually(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
+
+
+def test_a_launcher_that_is_killed_leaves_no_script_behind(playground: Playground) -> None:
+    """It has a session of its own, and nobody knew it as a part of the job."""
+    flags = ["--min-np", "2", "--max-np", "2", *with_script(playground, 2).split()]
+    notes = playground.directory / "notes"
+    words = [PROGRAM, notes, "12", str(STEPS_BETWEEN_COMMITS), "await:5:7"]
+    launched = playground.start(*flags, "--verbose", *words)
+    launched.await_output(rb"generation 0: 2 ranks", timeout=60.0)
+    script = playground.directory / "hosts.sh"
+    fresh = write(playground.directory / "fresh.sh", f"echo > {notes}/asked; sleep 1000; true")
+    fresh.rename(script)
+    assert eventually((notes / "asked").exists)
+    launched.process.kill()
+    assert eventually(lambda: not playground.processes()), playground.processes()
+
+
+def test_a_script_that_runs_at_the_end_is_not_told_of(playground: Playground) -> None:
+    flags = ["--min-np", "2", "--max-np", "2", *with_script(playground, 2).split()]
+    notes = playground.directory / "notes"
+    words = [PROGRAM, notes, "12", str(STEPS_BETWEEN_COMMITS), "hold:5:0"]
+    launched = playground.start(*flags, "--verbose", *words)
+    launched.await_output(rb"generation 0: 2 ranks", timeout=60.0)
+    fresh = write(playground.directory / "fresh.sh", f"echo > {notes}/asked; sleep 1000; true")
+    fresh.rename(playground.directory / "hosts.sh")
+    assert eventually((notes / "asked").exists)
+    (notes / "go").touch()
+    result = launched.finish(timeout=60.0)
+    assert result.code == 0
+    assert len(ends(result)) == 2
+    assert b"left behind" not in result.err
