@@ -159,13 +159,16 @@ tiers-test: setup
 	  $(LAYERS:%=tests/ranks/%) tests/ranks/test_collectives.py tests/ranks/test_compat_distdl_*.py
 
 # The first line has the long ones of its folder already.
-FAULT_LIMITS := --timeout 3600 -o faulthandler_timeout=600
-LONG := -m "long and not faults" --timeout 600 -o faulthandler_timeout=600
+FAULT_TIMES := build/fault-times.jsonl
+FAULT_LIMITS := --timeout 3600 -o faulthandler_timeout=600 --fault-times $(FAULT_TIMES)
+LONG := -m "long and not faults" --timeout 600 -o faulthandler_timeout=600 --fault-times $(FAULT_TIMES)
 faults: setup $(MPICH_VENV)/.installed $(NUMPY_VENV)/.installed $(TENSORFLOW_VENV)/.installed
+	mkdir -p build && rm -f $(FAULT_TIMES)
 	$(PYTEST) tests/faults $(FAULT_LIMITS)
 	$(PYTEST) tests/launch -m faults $(FAULT_LIMITS)
 	$(PYTEST) tests --ignore tests/faults $(LONG) --require-mpi
 	$(TENSORFLOW_VENV)/bin/python -m pytest tests/tensorflow $(LONG)
+	$(BIN)/python benchmarks/fault_comparison/matrix_times.py $(FAULT_TIMES)
 
 FUZZ_SECONDS ?= 3600
 fuzz: setup

@@ -11,9 +11,10 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from fault_times import writer_of_fault_times
 from suite_times import SuiteTimes, TimedTest, cpu_of_session
 
-from kadril.testing import no_leaks, shutdown
+from kadril.testing import Ranks, no_leaks, shutdown
 from kadril.testing.mpi_worker_pool import OPENMPI_DIRECTORY
 from kadril.testing.rendezvous import make_directory, remove_directory
 
@@ -57,13 +58,21 @@ def nothing_is_left(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--slowest`, `--times` and `--lane`."""
+    """Add `--slowest`, `--times`, `--lane` and `--fault-times`."""
     text = "print so many of the slowest tests, and how long all of them took, by folder"
     parser.addoption("--slowest", type=int, default=0, metavar="N", help=text)
     text = "write how long each test took to DIR, for `tests/suite_times.py DIR`"
     parser.addoption("--times", default=None, metavar="DIR", help=text)
+    text = "add to FILE how long ranks took from each fault to their error; see fault_times.py"
+    parser.addoption("--fault-times", type=Path, default=None, metavar="FILE", help=text)
     text = "share the tests with another session: take files from this end, by claims in DIR"
     parser.addoption("--lane", nargs=2, default=None, metavar=("first|last", "DIR"), help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the time from faults to errors written, where that is asked for."""
+    if config.getoption("--fault-times"):
+        Ranks.observers.append(writer_of_fault_times(config.getoption("--fault-times").resolve()))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "faults")]
 
+from fault_comparison.matrix_times import THEME as MATRIX_THEME  # noqa: E402
 from fault_comparison.run import FAULTS, SHARES  # noqa: E402
 from fault_matrix import MATRIX  # noqa: E402
 from harness.claim import RESULTS  # noqa: E402
@@ -128,22 +129,33 @@ def recovery() -> list[str]:
     return lines
 
 
-def seconds(series: Series | None) -> str:
-    """Return p50 and maximum of recoveries."""
+def seconds(series: Series | None, times_of: str = "kills") -> str:
+    """Return p50 and maximum, and of how many."""
     if series is None:
         return ""
     times = f"{milliseconds(series.p50)} / {milliseconds(series.percentile(1.0))}"
-    return f"{times}; {sum(map(len, series.rounds))} kills"
+    return f"{times}; {sum(map(len, series.rounds))} {times_of}"
 
 
 def matrix() -> list[str]:
     """Return the lines of the table of all faults."""
-    lines = ["| | fault | what holds | tests |", "|---|---|---|---|"]
+    path = newest_results(MATRIX_THEME)
+    results = Results.read(path)
+    lines = [
+        "Measured: from the fault to the error of the last survivor, median and longest of all"
+        " tests of a row that let a signal or a fault point strike; a wait that patience ends takes"
+        f" the patience of its test. Raw figures: {link_to(path)}, {machine_of(results)}.",
+        "",
+        "| | fault | what holds | measured | tests |",
+        "|---|---|---|---|---|",
+    ]
     for fault in MATRIX:
         files = dict.fromkeys(test.partition("::")[0] for test in fault.tests)
         tests = ", ".join(f"`{file}`" for file in files)
         missing = f"; {fault.missing}" if fault.missing else ""
-        lines.append(f"| {fault.number} | {fault.text} | {fault.bound} | {tests}{missing} |")
+        measured = seconds(results.find(fault.number, "kadril"), "runs")
+        row = f"{fault.number} | {fault.text} | {fault.bound} | {measured} | {tests}{missing}"
+        lines.append(f"| {row} |")
     return lines
 
 

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kadril.errors import StateError
 from kadril.testing.fork_client import current_fork_client
@@ -88,6 +88,9 @@ class Ranks:
             `hosts`, such as "3+2", by which ranks take each other for ranks of several hosts.
     """
 
+    # Called with the outcomes when the ranks are let go: for those who keep statistics.
+    observers: ClassVar[list[Callable[[list[Outcome]], None]]] = []
+
     def __init__(
         self,
         size: int,
@@ -123,6 +126,9 @@ class Ranks:
         trace: TracebackType | None,
     ) -> None:
         try:
+            if kind is None:
+                for observe in self.observers:
+                    observe(self.look())
             if kind is None and self.fork_client.is_open:
                 self.finish()
         finally:
