@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from fault_clock import check_delays, note_fault
 
 import kadril.errors
 from kadril.testing import Ranks, faults
 from kadril.world import World
 
+BOUND = 1.0  # seconds from the fault to the exception on every survivor
+
 
 def end_in_some_way(world: World, way: str) -> None:
     world.transport.barrier()
     if world.rank == 1:
+        note_fault()
         if way == "exit 0":
             os._exit(0)
         if way == "exit 3":
@@ -34,17 +38,20 @@ def end_in_some_way(world: World, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["exit 0", "exit 3", "abort", "segfault"])
 def test_however_a_rank_ends_the_others_know(way: str) -> None:
+    """F05: within a second, whatever their patience is."""
     with Ranks(3, patience=20.0) as ranks:
         outcomes = ranks.start(end_in_some_way, way).wait(20.0)
         for rank in (0, 2):
             error = outcomes[rank].error
             assert error is not None, outcomes[rank]
             assert (error.type, error.fields["rank"]) == ("PeerLost", 1)
+        check_delays(outcomes, BOUND)
 
 
 def leave_early(world: World) -> None:
     world.transport.barrier()
     if world.rank == 2:
+        note_fault()
         world.close()
     else:
         world.transport.barrier(name="after")
@@ -58,12 +65,14 @@ def test_a_rank_that_shut_down_is_named() -> None:
             assert error is not None, outcomes[rank]
             assert (error.type, error.fields["rank"]) == ("PeerLost", 2)
             assert "has left the group" in error.message
+        check_delays(outcomes, BOUND)
 
 
 def revoke_while_others_wait(world: World) -> None:
     world.transport.barrier()
     if world.rank == 0:
         faults.gate("others wait")
+        note_fault()
         world.transport.revoke("this test says so")
     else:
         faults.mark("about to wait")
@@ -76,9 +85,11 @@ def test_revoke_wakes_everybody() -> None:
         ranks.start(revoke_while_others_wait)
         ranks.wait_mark("about to wait", ranks=[1, 2]).wait_mark("others wait", ranks=[0])
         ranks.open_gate("others wait")
-        for outcome in ranks.wait(10.0):
+        outcomes = ranks.wait(10.0)
+        for outcome in outcomes:
             assert outcome.error is not None
             assert (outcome.error.type, outcome.error.fields["rank"]) == ("Revoked", 0)
+        check_delays(outcomes, BOUND)
 
 
 def fork_and_call(world: World) -> str:
