@@ -86,6 +86,27 @@ def test_a_job_shrinks_where_ranks_are_not_replaced(playground: Playground, lost
     assert "generation 1: 2 ranks, 0 of them new" in result.report
 
 
+@pytest.mark.parametrize("fault", ["kill:4:1", "term:4:1"])
+@pytest.mark.parametrize("has_script", [False, True])
+def test_no_replace_is_no_replace(playground: Playground, fault: str, has_script: bool) -> None:
+    """Seen once: not for a rank that was sent SIGTERM, nor where a script lists the hosts."""
+    slots = f"--max-np 3 {with_script(playground, 3)}" if has_script else "-np 3"
+    notes = playground.directory / "notes"
+    notes.mkdir(exist_ok=True)
+    flags = f"{slots} --min-np 1 --no-replace --verbose".split()
+    words = [notes, str(STEPS), str(STEPS_BETWEEN_COMMITS), fault, "await:5:101", "hold:8:0"]
+    launched = playground.start(*flags, PROGRAM, *words)
+    launched.await_output(rb"generation 1: 2 ranks, 0 of them new", timeout=60.0)
+    found = re.search(rb"worker 1 is process (\d+)", launched.err)
+    assert found is not None
+    assert eventually(lambda: int(found[1]) not in playground.processes())
+    (notes / "go").touch()
+    result = launched.finish(timeout=60.0)
+    num_first = 3 if fault.startswith("kill") else 5
+    check_end(result, 2, expected([(3, num_first), (2, STEPS - num_first)]))
+    assert len([line for line in result.report if "is process" in line]) == 3
+
+
 @pytest.mark.long
 def test_a_job_shrinks_to_one(playground: Playground) -> None:
     result = job(playground, "-np 3 --min-np 1 --no-replace", "kill:4:2", "kill:8:0")
