@@ -18,7 +18,8 @@ not have the state yet. `ACTION@PLACE:STEP:RANK` has other moments:
 `even` has each step do the same however many ranks there are. DIRECTORY
 keeps notes of what happened:
 
-    fault.N          fault N was done
+    fault.N          fault N was done: when, and in which generation
+    steps.PID        a line for each step that a process has done: when, in which generation, number
     broken           there: workers cannot start after fault 0
     slots            what hosts.sh prints
     callback.RANK    the step at which a preemption callback was called
@@ -58,7 +59,7 @@ class Fault:
             and (step, place, rank()) == (self.step, self.place, self.rank)
             and not self.mark.exists()
         ):
-            self.mark.touch()
+            self.mark.write_text(f"{time.monotonic()} {os.environ['KADRIL_GENERATION']}")
             if place in ("commit", "sync"):
                 # Within what this thread is about to do; where exactly is left to chance.
                 self.timer = threading.Timer(random.uniform(0.0, 0.003), act, [self.action])
@@ -77,9 +78,15 @@ class Faults:
     """All faults of the command line; read by `sys.argv`."""
 
     def __init__(self) -> None:
-        directory = Path(sys.argv[1])
+        self.directory = Path(sys.argv[1])
         words = [word for word in sys.argv[4:] if ":" in word]
-        self.all = [Fault(number, word, directory) for number, word in enumerate(words)]
+        self.all = [Fault(number, word, self.directory) for number, word in enumerate(words)]
+
+    def may_happen_after(self, step: int) -> None:
+        """Note a step that has been done; and what is to happen then."""
+        with (self.directory / f"steps.{os.getpid()}").open("a") as notes:
+            notes.write(f"{time.monotonic()} {os.environ['KADRIL_GENERATION']} {step}\n")
+        self.may_happen(step)
 
     def may_happen(self, step: int, place: str = "") -> None:
         for fault in self.all:
@@ -160,7 +167,7 @@ def train(state: Values, last: int, every: int, faults: Faults) -> None:
         state.velocity = 0.5 * state.velocity + (total / size() if is_even else total)
         state.weights = state.weights - 0.125 * state.velocity
         state.step += 1
-        faults.may_happen(state.step)
+        faults.may_happen_after(state.step)
         if state.step % every == 0:
             faults.may_happen(state.step, "commit")
             state.commit()

@@ -62,7 +62,7 @@ def train(state: Values, last: int, every: int) -> None:
         pull(state.model, state.step)
         state.optimizer.step()
         state.step += 1
-        state.faults.may_happen(state.step)
+        state.faults.may_happen_after(state.step)
         if state.step % every == 0:
             state.faults.may_happen(state.step, "commit")
             state.commit()

@@ -2,7 +2,8 @@
 
 A script is made from a seed, which is printed: a scenario, the kind of the state, ranks and steps
 at which something happens. The programs make each step the same however many ranks there are, so
-parameters are compared bit by bit, whatever was lost and done again. A job that hangs is a failure.
+parameters are compared bit by bit, whatever was lost and done again. What was done again may be
+what came after one commit, and no more; and after each fault the job has soon done its next step.
 
     make faults                                            all 200
     ELASTIC_SEED=7 pytest tests/launch/test_elastic_scripts.py -k quick     one script again
@@ -16,14 +17,18 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from elastic_job import STEPS_BETWEEN_COMMITS, ends, with_script
+from elastic_job import STEPS_BETWEEN_COMMITS, ends, even_weights, with_script
 from launch_playground import Playground
 
 HERE = Path(__file__).parent
 NUM_SCRIPTS, NUM_STEPS = 200, 24
 SHARDED = ("trainer", "greedy", "optimizer")
+
+# From a fault to the end of the next step, on a machine that does much else; docs/promises.md has
+# the times on a quiet one. Most of it is the start of a process, which loads torch.
+RECOVERY_SECONDS = {"plain": 15.0}
+SLOW_RECOVERY_SECONDS = 60.0
 KINDS = [
     SHARDED[number // 4 % len(SHARDED)] if number % 4 == 3 else "plain"
     for number in range(NUM_SCRIPTS)
@@ -101,21 +106,41 @@ SCENARIOS: tuple[Callable[[random.Random], Script], ...] = (
 )
 
 
-def expected_weights() -> list[str]:
-    """Return the weights of elastic_program.py after all steps, on any number of ranks."""
-    weights, velocity = np.zeros(2), np.zeros(2)
-    for step in range(NUM_STEPS):
-        velocity = 0.5 * velocity + np.array([step % 7, 1.0])
-        weights = weights - 0.125 * velocity
-    return [value.hex() for value in weights.tolist()]
+def check_loss(notes: Path) -> None:
+    """Make sure that no process went back by more than one commit."""
+    for path in notes.glob("steps.*"):
+        furthest = generation = 0
+        for line in path.read_text().splitlines():
+            _, now, step = line.split()
+            if int(now) > generation:
+                lost = furthest - int(step) + 1
+                assert lost <= STEPS_BETWEEN_COMMITS, f"{lost} steps were lost: {path.read_text()}"
+            generation, furthest = int(now), max(furthest, int(step))
 
 
-def run_script(playground: Playground, script: Script, kind: str) -> tuple[str, list[str]]:
+def check_recovery(notes: Path, script: Script, seconds: float) -> None:
+    """Make sure that soon after each death a step was done by those who met again."""
+    texts = [path.read_text() for path in notes.glob("steps.*")]
+    steps = [line.split() for text in texts for line in text.splitlines()]
+    for number, fault in enumerate(script.faults):
+        mark = notes / f"fault.{number}"
+        if not fault.startswith("kill") or not mark.exists():
+            continue  # such as one of a rank that there was not any more
+        when, generation = mark.read_text().split()
+        later = [float(time) for time, now, _ in steps if int(now) > int(generation)]
+        took = min(time for time in later if time > float(when)) - float(when)
+        print(f"{fault}: the next step was done after {took:.2f} s")  # noqa: T201
+        assert took < seconds, fault
+
+
+def run_script(
+    playground: Playground, script: Script, kind: str, *, has_spare: bool = False
+) -> tuple[str, list[str]]:
     """Run a job to its end; return what it said, and the weights that all its ranks have."""
     notes = playground.directory / "notes"
     notes.mkdir(exist_ok=True)
-    # A spare process of a sharded one would load torch, and be of no use for most of the job.
-    flags = [*script.flags.split(), *([] if kind == "plain" else ["--spares", "0"])]
+    # A spare process of a sharded one loads torch, and is of no use for most of the job.
+    flags = [*script.flags.split(), *([] if kind == "plain" or has_spare else ["--spares", "0"])]
     if script.first_slots:
         flags += with_script(playground, script.first_slots).split()
     program = HERE / ("elastic_program.py" if kind == "plain" else "elastic_sharded_program.py")
@@ -128,6 +153,8 @@ def run_script(playground: Playground, script: Script, kind: str) -> tuple[str, 
     assert result.code == 0, said
     assert {size for _, size, *_ in ends(result)} == {script.last_size}, said
     assert len(ends(result)) == script.last_size, said
+    check_loss(notes)
+    check_recovery(notes, script, RECOVERY_SECONDS.get(kind, SLOW_RECOVERY_SECONDS))
     weights = [found for *_, found in ends(result)]
     assert all(found == weights[0] for found in weights), said
     return said, weights[0]
@@ -138,9 +165,10 @@ def check_script(playground: Playground, seed: int, number: int, kind: str) -> N
     script = scenario(random.Random(seed))
     what = f"ELASTIC_SEED={seed}: {kind}, {scenario.__name__}: {script.flags} {script.faults}"
     print(what)  # noqa: T201
-    said, weights = run_script(playground, script, kind)
+    # Half of those with torch run as without flags: with a spare process, and a fork server.
+    said, weights = run_script(playground, script, kind, has_spare=number % 8 == 7)
     if kind == "plain":
-        assert weights == expected_weights(), f"{what}\n{said}"
+        assert weights == even_weights(NUM_STEPS), f"{what}\n{said}"
         return
     assert weights == weights_of_one_rank(playground, kind), f"{what}\n{said}"
 
@@ -175,9 +203,13 @@ def test_scripts(playground: Playground, number: int, kind: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [*SHARDED, "torch"])
-def test_a_sharded_state_is_shared_out_anew(playground: Playground, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "has_spare"), [*((kind, False) for kind in (*SHARDED, "torch")), ("trainer", True)]
+)
+def test_a_sharded_state_is_shared_out_anew(
+    playground: Playground, kind: str, has_spare: bool
+) -> None:
     """Two ranks of three die at once; somebody takes the place of each."""
     script = Script("-np 3 --min-np 1", ["kill:7:0", "kill:7:2", "kill:14:1"], 3)
-    _, weights = run_script(playground, script, kind)
+    _, weights = run_script(playground, script, kind, has_spare=has_spare)
     assert weights == weights_of_one_rank(playground, kind)
