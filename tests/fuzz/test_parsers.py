@@ -7,6 +7,7 @@ is an example below.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import random
@@ -18,7 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -27,6 +30,7 @@ from kadril.errors import CheckpointError, ConfigError, RendezvousError
 from kadril.experiment.errors import ExperimentError
 from kadril.experiment.files.checkpoint_file import read_checkpoint
 from kadril.experiment.files.yaml_file import load_text
+from kadril.launch.elastic.host_slots import read_listing
 from kadril.launch.mapping.hosts import parse_hosts, read_hostfile
 from kadril.launch.mapping.rank_file import read_rank_file
 from kadril.launch.remote.frame_channel import Frame, Kind
@@ -41,9 +45,12 @@ from kadril.observe.flight_record import (
     parse_record,
 )
 from kadril.sharded.checkpoint.own.index_file import FORMAT, INDEX, read_index
+from kadril.shared_engine import object_codec
+from kadril.shared_engine.object_codec import PickleRefusedError
 from kadril.transport.ending import Ending
 from kadril.world.card import Card
 from kadril.world.handshake import Claim, check_claim, check_verdict, make_claim
+from kadril.world.job_messages import FIELDS, JobMessage, MessageKind, MessageReader
 from kadril.world.wire import MAX_STRANGER_FRAME, FrameReader, WireError, encode
 from kadril.world.wire import Kind as WireKind
 
@@ -80,6 +87,34 @@ def flight_record() -> bytes:
     return (header.ljust(2048, b"\0") + waits).ljust(RECORDS_AT, b"\0") + calls
 
 
+def job_message(kind: MessageKind) -> bytes:
+    """Make a message of this kind, with some value in each of its fields."""
+    samples = {int: 1, str: "numpy torch", bool: True}
+    return JobMessage.of(kind, **{name: samples[of] for name, of in FIELDS[kind].items()}).encode()
+
+
+class CodeRanError(BaseException):
+    """A pickle has called what it must not; no `Exception`, which parsers may raise."""
+
+
+def run_code(*_: object) -> None:
+    raise CodeRanError
+
+
+class Hostile:
+    """An object whose pickle calls a function when it is read."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return run_code, ("anything",)
+
+
+def plain_objects() -> tuple[bytes, ...]:
+    """Make the bytes of objects: some that are read, and one that is not."""
+    plain = {"a": [1, 2.5, None, "x"], "b": (b"y", {3}), "c": datetime.timedelta(1)}
+    objects = (plain, np.arange(6.0).reshape(2, 3), torch.ones(3), np.float32(1), Hostile())
+    return tuple(map(object_codec.encode, objects))
+
+
 NESTED = b"[" * 100_000
 PARSERS = {
     "wire frames": Parser(
@@ -105,6 +140,25 @@ PARSERS = {
         (),
         (Ending("lost", 3, 1, "killed").encode(),),
         (b"lost\n" + b"9" * 5000 + b"\n\n",),
+    ),
+    "messages of elastic jobs": Parser(
+        lambda data, _: MessageReader("a rank").feed(data),
+        (RendezvousError,),
+        tuple(map(job_message, MessageKind)),
+        (b'{"kind":"ready"}' + NESTED + b"\n", b'{"kind":"leave","code":' + b"9" * 5000 + b"}\n"),
+    ),
+    # Errors are those of pickle, of many kinds. What counts is that none of them is `CodeRanError`.
+    "plain objects": Parser(
+        lambda data, _: object_codec.decode(data, allow_pickle=False),
+        (Exception,),
+        plain_objects(),
+        (b"\x80\4" + b"]" * 100_000 + b"a" * 99_999 + b".",),
+    ),
+    "listings of hosts": Parser(
+        lambda data, _: read_listing(data.decode(errors="replace")),
+        (ConfigError,),
+        (b"localhost:4\nother # comment\n", b"a:0\n"),
+        (b"a:" + b"9" * 5000,),
     ),
     "files of agents": Parser(
         lambda data, folder: Frame(Kind.FILE, 0, data).append_to(folder),
@@ -209,6 +263,15 @@ def test_spoilt_inputs(name: str, tmp_path: Path) -> None:
         spoil_and_try()
         if time.monotonic() >= deadline:
             break
+
+
+def test_a_hostile_object_runs_nothing() -> None:
+    """The fuzzed bytes can do harm: where pickle is allowed, they run what they name."""
+    hostile = object_codec.encode(Hostile())
+    with pytest.raises(CodeRanError):
+        object_codec.decode(hostile, allow_pickle=True)
+    with pytest.raises(PickleRefusedError, match="run_code"):
+        object_codec.decode(hostile, allow_pickle=False)
 
 
 def test_a_flight_record_is_read_as_it_was_written() -> None:
