@@ -14,9 +14,9 @@ not have the state yet. `ACTION@PLACE:STEP:RANK` has other moments:
 `hold` waits until there is a file `go` in DIRECTORY.
 
 `await:STEP:SIZE` has all ranks wait at that step until they are so many; 101 stands for generation
-1, and so on. `await@callback:STEP:0` has them wait until they have called the callback. The word
-`even` has each step do the same however many ranks there are. DIRECTORY
-keeps notes of what happened:
+1 or a later one, and so on. `await@callback:STEP:0` has them wait until they have called the
+callback. The word `even` has each step do the same however many ranks there are. DIRECTORY keeps
+notes of what happened:
 
     fault.N          fault N was done: when, and in which generation
     steps.PID        a line for each step that a process has done: when, in which generation, number
@@ -71,7 +71,7 @@ class Fault:
         """Whether that happened which ranks wait for."""
         if self.place == "callback":
             return self.mark.with_name(f"callback.{rank()}").exists()
-        return self.rank in (size(), kadril.current().generation + 100)
+        return self.rank == size() or 100 <= self.rank <= kadril.current().generation + 100
 
 
 class Faults:

@@ -158,7 +158,7 @@ def test_a_worker_that_cannot_start_is_given_up(playground: Playground) -> None:
 
 
 def test_a_rank_that_fails_again_and_again_is_replaced_later(playground: Playground) -> None:
-    """It has the state each time, so nothing bounded how often it was started."""
+    """Nothing bounded how often such a rank was started, since it has the state each time."""
     faults = ["exit:4:1", "exit:5:1", "exit:6:1"]
     result = job(playground, "-np 2 --min-np 2 --spares 0", *faults)
     check_end(result, 2, expected([(2, STEPS)]))

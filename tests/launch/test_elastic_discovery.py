@@ -124,7 +124,7 @@ def test_a_slow_script_is_ended_with_what_it_has_started(tmp_path: Path, run: Ru
 
 
 def test_a_launcher_that_is_killed_leaves_no_script_behind(playground: Playground) -> None:
-    """It has a session of its own, and nobody knew it as a part of the job."""
+    """Such a script has a session of its own, and nobody knew it as a part of the job."""
     flags = ["--min-np", "2", "--max-np", "2", *with_script(playground, 2).split()]
     notes = playground.directory / "notes"
     words = [PROGRAM, notes, "12", str(STEPS_BETWEEN_COMMITS), "await:5:7"]

@@ -95,6 +95,19 @@ def stop_and_continue(chosen: random.Random) -> Script:
     return Script("-np 3 --min-np 1", faults, 3)
 
 
+def preempt_all(chosen: random.Random) -> Script:
+    """Send SIGTERM to all ranks; the last one hands the state over to others, who become two."""
+    step = chosen.randrange(1, NUM_STEPS - 3)
+    faults = [f"term:{step}:0", f"term:{step}:1", f"await:{step + 1}:102", f"await:{step + 2}:2"]
+    return Script("-np 2 --min-np 1", faults, 2)
+
+
+def preempt_one_and_kill_one(chosen: random.Random) -> Script:
+    step = chosen.randrange(1, NUM_STEPS - 3)
+    faults = [f"term:{step}:{chosen.randrange(3)}", f"await:{step + 1}:101"]
+    return Script("-np 3 --min-np 3", [*faults, f"kill:{step + 3}:{chosen.randrange(3)}"], 3)
+
+
 SCENARIOS: tuple[Callable[[random.Random], Script], ...] = (
     kill_at_any_step,
     kill_while_others_recover,
@@ -103,6 +116,8 @@ SCENARIOS: tuple[Callable[[random.Random], Script], ...] = (
     grow_by_two,
     kill_the_oldest,
     stop_and_continue,
+    preempt_all,
+    preempt_one_and_kill_one,
 )
 
 

@@ -140,7 +140,7 @@ class ElasticSupervisor(Supervisor):
 
     @property
     def _start_at(self) -> float:
-        """When a process may be started, after repeated failures."""
+        """Time from which on a process may be started, after repeated failures."""
         return max(self._cooldown.until, self._backoff.until)
 
     def _num_missing(self, now: float) -> int:
