@@ -12,11 +12,11 @@ PROGRAM = Path(__file__).with_name("elastic_program.py")
 STEPS = 12
 
 
-def start(playground: Playground, flags: str, *faults: str) -> Launched:
+def start(playground: Playground, flags: str, *faults: str, steps: int = STEPS) -> Launched:
     """Start a job whose steps are the same however many ranks there are."""
     notes = playground.directory / "notes"
     notes.mkdir(exist_ok=True)
-    words = [PROGRAM, notes, str(STEPS), str(STEPS_BETWEEN_COMMITS), "even", *faults]
+    words = [PROGRAM, notes, str(steps), str(STEPS_BETWEEN_COMMITS), "even", *faults]
     return playground.start(*flags.split(), *words)
 
 
@@ -41,6 +41,18 @@ def test_the_last_rank_with_the_state_hands_it_over(
     assert "failed" not in said
     assert ends(result), said
     assert all(weights == even_weights(STEPS) for *_, weights in ends(result)), said
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_that_is_to_leave_may_come_to_the_end(
+    playground: Playground, num_ranks: int
+) -> None:
+    """SIGTERM after the last commit: nobody hears of it any more, and all is done."""
+    faults = [f"term:{STEPS + 1}:{rank}" for rank in range(num_ranks)]
+    launched = start(playground, f"-np {num_ranks} --min-np 1", *faults, steps=STEPS + 1)
+    result = launched.finish(timeout=60.0)
+    assert result.code == 0, result.err.decode()
+    assert len(ends(result)) == num_ranks
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

@@ -276,7 +276,7 @@ class ElasticSupervisor(Supervisor):
             # However it has ended: others may be about to meet it.
             for other in self.workers.by_place.values():
                 other.send(MessageKind.LOST, generation=self.workers.generation)
-        if worker.is_leaving:
+        if worker.is_leaving and worker.rank < 0:
             return
         if ended.status == 0 and worker.rank < 0 and self.workers.generation >= 0:
             self._cooldown.note_failure(now)  # its program does without kadril, or without a rank
@@ -284,6 +284,11 @@ class ElasticSupervisor(Supervisor):
         if ended.status == 0:
             self._exits.append(ended)
             self.workers.is_finishing = True
+            return
+        if worker.is_leaving:
+            self._last_failure = ended
+            how = describe_status(ended.status)
+            self.output.notice(f"rank {worker.rank} failed before it could leave: {how}")
             return
         ranked = [each for each in self.workers.by_place.values() if each.rank >= 0]
         if worker.fatal:
