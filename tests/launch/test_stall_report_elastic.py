@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
-from launch_playground import Playground
+from launch_playground import Playground, eventually
 
 # Place 0 is killed within a call, and the others go on. Then one of them comes late for ever.
 KILLED_IN_A_CALL = """
@@ -67,5 +69,25 @@ def test_a_rank_that_died_in_a_call_does_not_wait(playground: Playground, flags:
     assert "name='late'" in told
     assert "name='killed'" not in told
     assert "dead" not in told
+    launched.send(signal.SIGKILL)
+    launched.finish()
+
+
+def test_a_spare_process_does_not_show_what_its_predecessor_did(playground: Playground) -> None:
+    """Until it joined, `kadril ps` took the record of the dead rank at its place for its own."""
+    program = playground.write("killed.py", KILLED_IN_A_CALL)
+    launched = playground.start("-np", "3", "--min-np", "3", "--verbose", program)
+    launched.await_output(rb"generation 1: 3 ranks, 1 of them new", timeout=60.0)
+    launched.await_output(rb"worker 0 is process", 2, timeout=60.0)
+
+    def listed() -> str:
+        command = [sys.executable, "-m", "kadril", "ps"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        found = re.search(rf"job \w+: .*{re.escape(program)}.*\n((  process .*\n)+)", done.stdout)
+        return found[1] if found else ""
+
+    assert eventually(lambda: listed().count("\n") == 4, timeout=60.0)
+    assert "name='killed'" not in listed()
+    assert listed().count("starting") == 1
     launched.send(signal.SIGKILL)
     launched.finish()
