@@ -56,7 +56,7 @@ PROGRAM = """
     [("one_child", -15), ("child_of_a_thread", -15), ("pool", 15), ("handler_of_a_child", -15)],
 )
 def test_children_of_a_rank_end_by_sigterm(playground: Playground, way: str, code: int) -> None:
-    """Children had the rank's handler: terminate() ended none, and told that the rank is to leave."""
+    """Children had the rank's handler: terminate() ended none, and told of a rank that leaves."""
     script = playground.write("train.py", PROGRAM)
     flags = ("-np", "1", "--min-np", "1", "--spares", "0", "--no-prefix")
     result = playground.start(*flags, script, way).finish(timeout=110.0)
