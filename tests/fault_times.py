@@ -1,4 +1,4 @@
-"""How long survivors took, from a fault to their error: one line for each use of `Ranks`.
+"""Times that survivors took from a fault to their error: one line for each use of `Ranks`.
 
 `pytest --fault-times FILE` adds lines to a file, and `matrix_times.py` of
 `benchmarks/fault_comparison` makes figures of them.

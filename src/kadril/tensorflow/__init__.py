@@ -15,6 +15,7 @@ hvd.broadcast_variables(model.variables, root_rank=0)
 | collectives.py, naming.py | the same as ops of TensorFlow; what ranks know them by |
 | op_library.py, kernels/ | the native ops, compiled at the first import; their source |
 | python_ops.py | the same by Python, where there is no compiler |
+| op_errors.py | errors of kadril as TensorFlow passes them on, and back again |
 | gradients.py | derivatives of the collectives |
 | compression.py | gradient compression |
 | gradient_reduction.py, accumulation.py | the gradients of a step, over all ranks; several passes |

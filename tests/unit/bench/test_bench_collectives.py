@@ -21,7 +21,7 @@ FACTORS = {
 
 
 def test_every_collective_of_a_transport_is_measured() -> None:
-    others = {"split", "open_flat", "revoke", "close"}
+    others = {"split", "duplicate", "open_flat", "revoke", "close"}
     others |= {"allreduce_many"}  # all-reduces, one after the other where there are no tiers
     others |= {"allgather_bytes", "tune"}  # a few bytes, to agree; it measures by itself
     methods = {name for name in vars(Transport) if not name.startswith("_")} - others

@@ -6,9 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from kadril.shared_engine.elastic.runner import reset as reset_ranks
-from kadril.shared_engine.elastic.runner import run_with
-
 from .._forward import forward
 
 # What needs torch is looked up last.
@@ -51,6 +48,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
         func: takes a state first.
         reset: leaves the world and has the ranks meet again: `shutdown()`, then `init()`.
     """
+    # not at the top: it loads the engine and numpy, for which `import horovod` should not wait
+    from kadril.shared_engine.elastic.runner import reset as reset_ranks
+    from kadril.shared_engine.elastic.runner import run_with
+
     runs = run_with(func, meet=functools.partial(reset_ranks, reset))
 
     @functools.wraps(func)
