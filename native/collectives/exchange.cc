@@ -1,5 +1,4 @@
-// Exchange: each member sends to and receives from any members in one call. Also all-to-all, which
-// is an exchange with everybody.
+// Exchange: each member sends to and receives from any members in one call.
 //
 // At the first meeting every member posts a table of its messages, so that all members can check
 // all pairs. What it gives it has laid open by then, if that is not much: in the posting itself, or
@@ -321,7 +320,7 @@ Error check_table(const Channel& channel, size_t num_messages) {
 
 Error exchange(Channel& channel, Call call, std::span<const Outgoing> sends,
                std::span<const Incoming> recvs) {
-  if (call.kind != Kind::alltoallv) call.kind = Kind::exchange;
+  if (call.kind != Kind::alltoallv) call.kind = Kind::exchange;  // alltoallv.cc comes here too
   if (auto error = check_table(channel, sends.size() + recvs.size())) return error;
   Visit visit(channel, call);
   return Exchange(visit, sends, recvs).run();
@@ -337,24 +336,6 @@ Error exchange_planned(Channel& channel, Call call, std::span<const Outgoing> se
   call.set_counts({&length, 1});
   Visit visit(channel, call);
   return Exchange(visit, sends, recvs, &premise, &meanwhile).run();
-}
-
-Error alltoallv(Channel& channel, Call call, const void* source,
-                std::span<const uint64_t> send_counts, void* target,
-                std::span<const uint64_t> recv_counts) {
-  call.kind = Kind::alltoallv;
-  const size_t item = size_of(call.dtype);
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> recvs;
-  auto from = static_cast<const std::byte*>(source);
-  auto to = static_cast<std::byte*>(target);
-  for (int m = 0; m < channel.num_members(); ++m) {
-    sends.push_back({m, call.dtype, from, send_counts[m] * item});
-    recvs.push_back({m, call.dtype, to, recv_counts[m] * item});
-    from += send_counts[m] * item;
-    to += recv_counts[m] * item;
-  }
-  return exchange(channel, call, sends, recvs);
 }
 
 }  // namespace kadril
