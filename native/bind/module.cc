@@ -390,14 +390,20 @@ void bind_failure(nb::module_& module) {
 
 void bind_channel(nb::module_& module) {
   nb::class_<PythonChannel>(module, "Channel")
-      .def("allreduce", &py_allreduce)
+      .def("allreduce", &py_allreduce, nb::arg("source"), nb::arg("target"), nb::kw_only(),
+           nb::arg("shape"), nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"),
+           nb::arg("postscale"), nb::arg("name"))
       .def("allreduce_tensor", &py_allreduce_tensor)
       .def("sum_tensor", &py_sum_tensor)
-      .def("reduce", &py_reduce)
+      .def("reduce", &py_reduce, nb::arg("source"), nb::arg("target"), nb::kw_only(),
+           nb::arg("shape"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("prescale"),
+           nb::arg("postscale"), nb::arg("name"))
       .def("broadcast", &py_broadcast)
       .def("allgatherv", &py_allgatherv)
       .def("allgather_bytes", &py_allgather_bytes)
-      .def("reduce_scatterv", &py_reduce_scatterv)
+      .def("reduce_scatterv", &py_reduce_scatterv, nb::arg("source"), nb::arg("target"),
+           nb::kw_only(), nb::arg("counts"), nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"),
+           nb::arg("postscale"), nb::arg("name"))
       .def("alltoallv", &py_alltoallv)
       .def("exchange", &py_exchange)
       .def("barrier", &py_barrier)

@@ -104,7 +104,9 @@ void bind_outbox(nb::module_& module) {
            [](const PythonOutbox& self, int rank) { return self.box.is_settling(rank); })
       .def("are_settling", [](const PythonOutbox& self) { return self.box.are_settling(); })
       .def("post", &post)
-      .def("add_up", &add_up)
+      .def("add_up", &add_up, nb::arg("blocks"), nb::kw_only(), nb::arg("first"), nb::arg("count"),
+           nb::arg("own"), nb::arg("result"), nb::arg("posted"), nb::arg("dtype"),
+           nb::arg("before"), nb::arg("after"))
       .def("skip", [](PythonOutbox& self, int64_t count) { self.box.skip(count); })
       .def("skip_to", [](PythonOutbox& self, int64_t number) { self.box.skip_to(number); });
   module.attr("NUM_SLOTS") = Outbox::num_slots;

@@ -49,13 +49,13 @@ class Channel:
         self,
         source: int,
         target: int,
+        *,
         shape: tuple[int, ...],
         dtype: int,
         op: int,
         prescale: float,
         postscale: float,
         name: str,
-        /,
     ) -> Failure | None: ...
     def allreduce_tensor(
         self, tensor: object, op: str, prescale: float, postscale: float, name: str, /
@@ -72,6 +72,7 @@ class Channel:
         self,
         source: int,
         target: int,
+        *,
         shape: tuple[int, ...],
         dtype: int,
         op: int,
@@ -79,7 +80,6 @@ class Channel:
         prescale: float,
         postscale: float,
         name: str,
-        /,
     ) -> Failure | None: ...
     def broadcast(
         self, memory: int, shape: tuple[int, ...], dtype: int, root: int, name: str, /
@@ -94,13 +94,13 @@ class Channel:
         self,
         source: int,
         target: int,
+        *,
         counts: Sequence[int],
         dtype: int,
         op: int,
         prescale: float,
         postscale: float,
         name: str,
-        /,
     ) -> Failure | None: ...
     def alltoallv(
         self,
@@ -204,6 +204,7 @@ class Outbox:
     def add_up(
         self,
         blocks: Blocks,
+        *,
         first: int,
         count: int,
         own: int,
@@ -212,9 +213,12 @@ class Outbox:
         dtype: int,
         before: float,
         after: float,
-        /,
     ) -> None:
-        """Sum the next blocks up, in the order of the ranks."""
+        """Sum the next blocks up, in the order of the ranks.
+
+        `own` and `result` are addresses: of what this rank gives, 0 for nothing, and of the sum.
+        `posted` is the number of blocks of each rank that count.
+        """
     def skip(self, count: int, /) -> None: ...
     def skip_to(self, number: int, /) -> None: ...
 

@@ -124,7 +124,7 @@ class Engine:
             self._timeline = TimelineFile.open(self.world, self.everyone, path)
             self._mark_cycles = mark_cycles
             for conductor in self.conductors.values():
-                conductor.native.set_timeline(self._timeline.native, mark_cycles)
+                conductor.native.set_timeline(self._timeline.native, mark_cycles=mark_cycles)
 
     def stop_timeline(self) -> None:
         """End the timeline, where there is one; all ranks call it alike."""
@@ -133,7 +133,7 @@ class Engine:
             if timeline is None:
                 return
             for conductor in self.conductors.values():
-                conductor.native.set_timeline(None, False)
+                conductor.native.set_timeline(None, mark_cycles=False)
             timeline.finish(self.everyone)
 
     def close(self) -> None:

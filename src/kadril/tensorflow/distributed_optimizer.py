@@ -56,15 +56,15 @@ def DistributedOptimizer(  # noqa: N802 - a function that scripts take for a cla
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
     options = ReductionOptions(
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        choose_groups(num_groups, groups),
-        process_set,
-        scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=choose_groups(num_groups, groups),
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
     passes = (backward_passes_per_step, average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

@@ -68,15 +68,15 @@ def DistributedGradientTape(  # noqa: N802 - a function that scripts take for a 
         ValueError: arguments that do not go together.
     """
     options = ReductionOptions(
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        choose_groups(num_groups, groups),
-        process_set,
-        scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=choose_groups(num_groups, groups),
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
     return DistributedTape(gradtape, options)
 
@@ -102,16 +102,16 @@ def PartialDistributedGradientTape(  # noqa: N802 - likewise
     """
     tape = DistributedGradientTape(
         gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)

@@ -131,12 +131,12 @@ class ShmTransport(Transport):
         failure = self._channel.allreduce(
             source.address,
             target.address,
-            source.shape,
-            source.dtype.code,
-            op_code,
-            prescale,
-            postscale,
-            name,
+            shape=source.shape,
+            dtype=source.dtype.code,
+            op=op_code,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
         )
         self._raise_if(failure)
 
@@ -145,13 +145,13 @@ class ShmTransport(Transport):
         failure = self._channel.reduce(
             source.address,
             target.address,
-            source.shape,
-            source.dtype.code,
-            op_code,
-            root,
-            prescale,
-            postscale,
-            name,
+            shape=source.shape,
+            dtype=source.dtype.code,
+            op=op_code,
+            root=root,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
         )
         self._raise_if(failure)
 
@@ -181,12 +181,12 @@ class ShmTransport(Transport):
         failure = self._channel.reduce_scatterv(
             source.address,
             target.address,
-            counts,
-            source.dtype.code,
-            op_code,
-            prescale,
-            postscale,
-            name,
+            counts=counts,
+            dtype=source.dtype.code,
+            op=op_code,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
         )
         self._raise_if(failure)
 

@@ -152,15 +152,15 @@ class FeatureForm(ConvForm):
     def _strip_conv(self, strips: StripPlan, structure: Structure) -> StripConv:
         settings = self.settings
         return StripConv(
-            strips,
-            CONVOLUTIONS[settings.num_spatial],
-            settings.stride,
-            settings.dilation,
-            settings.groups,
-            self.P_x,
-            self.what,
-            self.overlaps,
-            self._convolve_copy(structure),
+            plan=strips,
+            convolution=CONVOLUTIONS[settings.num_spatial],
+            stride=settings.stride,
+            dilation=settings.dilation,
+            groups=settings.groups,
+            P_x=self.P_x,
+            what=self.what,
+            overlaps=self.overlaps,
+            compose=self._convolve_copy(structure),
         )
 
     def _convolve_copy(self, structure: Structure) -> Callable[..., torch.Tensor]:

@@ -53,14 +53,14 @@ class BucketSums:
         assert total is not None  # noqa: S101 - begun with the first block
         self._box.add_up(
             cut.blocks,
-            places.start,
-            len(places),
-            0 if own is None else own.address,
-            total.data_ptr(),
-            posted,
-            TORCH_DTYPES[total.dtype].code,
-            self._scale.before,
-            self._scale.after,
+            first=places.start,
+            count=len(places),
+            own=0 if own is None else own.address,
+            result=total.data_ptr(),
+            posted=posted,
+            dtype=TORCH_DTYPES[total.dtype].code,
+            before=self._scale.before,
+            after=self._scale.after,
         )
         if places.stop == len(cut.blocks):
             self._end(cut.bucket)
