@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,9 +16,16 @@ import torch
 
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.reduction.intent import Agreement
-from kadril.sharded.reduction.outgoing import Hold
 
-__all__ = ["Ask", "Carrier"]
+__all__ = ["Ask", "Carrier", "Hold"]
+
+
+class Hold(enum.Enum):
+    """References that the sender of gradients keeps to them, until it sends the next ones."""
+
+    NOTHING = enum.auto()
+    GIVEN = enum.auto()  # a reference that it does not use any more
+    LENT = enum.auto()  # one through which the gradients may be read
 
 
 class Ask(Protocol):

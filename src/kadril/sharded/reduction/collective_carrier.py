@@ -18,10 +18,9 @@ import torch
 from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
-from kadril.sharded.reduction.carrier import Ask
+from kadril.sharded.reduction.carrier import Ask, Hold
 from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
-from kadril.sharded.reduction.outgoing import Hold
 
 __all__ = ["CollectiveCarrier"]
 

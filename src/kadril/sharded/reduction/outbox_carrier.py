@@ -27,10 +27,10 @@ from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.gradient_memory import Scale, Scratch
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.bucket_sums import BucketSums
-from kadril.sharded.reduction.carrier import Ask
+from kadril.sharded.reduction.carrier import Ask, Hold
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
 from kadril.sharded.reduction.outbox import CutBucket, cut_bucket, queue_limit
-from kadril.sharded.reduction.outgoing import Hold, Outgoing, SendQueue
+from kadril.sharded.reduction.outgoing import Outgoing, SendQueue
 
 __all__ = ["OutboxCarrier"]
 

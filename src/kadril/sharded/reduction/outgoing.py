@@ -9,7 +9,6 @@ added up.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 
 import torch
@@ -18,18 +17,10 @@ from kadril import _native
 from kadril.sharded.reduction.outbox import CutBucket
 from kadril.sharded.reduction.recycled_memory import is_unshared, is_writable
 
-__all__ = ["Hold", "Outgoing", "SendQueue"]
+__all__ = ["Outgoing", "SendQueue"]
 
 # Between two looks at what the others have posted. Few, so that a block is taken from the cache.
 NUM_POSTED_AT_ONCE = 2
-
-
-class Hold(enum.Enum):
-    """References that the sender of gradients keeps to them, until it sends the next ones."""
-
-    NOTHING = enum.auto()
-    GIVEN = enum.auto()  # a reference that it does not use any more
-    LENT = enum.auto()  # one through which the gradients may be read
 
 
 class Outgoing:

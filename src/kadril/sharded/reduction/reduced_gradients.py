@@ -31,11 +31,10 @@ from kadril.sharded.ownership.bucket import Bucket
 from kadril.sharded.ownership.gradient_memory import Scale, check_layout, raw_grad
 from kadril.sharded.ownership.shards import Shards
 from kadril.sharded.reduction.arrival_hooks import ArrivalHooks
-from kadril.sharded.reduction.carrier import Carrier
+from kadril.sharded.reduction.carrier import Carrier, Hold
 from kadril.sharded.reduction.carrier_choice import choose_carrier
 from kadril.sharded.reduction.communication_thread import CommunicationThread
 from kadril.sharded.reduction.intent import Agreement, Intent, exchange_intents
-from kadril.sharded.reduction.outgoing import Hold
 from kadril.sharded.reduction.round import Round, State
 
 __all__ = ["ReducedGradients"]
