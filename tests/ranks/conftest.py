@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 WITH_MODELS = {"nn", "sharded", "experiment", "torch", "torch_training"}
 
 # Sizes of worlds for every day, of a test that has several on such a transport. What depends on the
-# number of ranks is one code for all networks (`NetworkTransport`), and what a carrier does for an
+# number of ranks is one code for all networks (`NetworkTransport`), and what a network does for an
 # exchange does not depend on it: so all of these together see each size on a network, and each
-# carrier. `make faults` has every pair. On shared memory they are for tests of all transports:
+# network. `make faults` has every pair. On shared memory they are for tests of all transports:
 # native tests, and tests of layers, run with more ranks there. Tests on shared memory alone run at
 # all of their sizes but 2 where they have 3 or 4: what goes wrong with one peer goes wrong with
 # two, and the many tests that have two ranks only see what is particular to a pair.

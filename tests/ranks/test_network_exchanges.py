@@ -1,4 +1,4 @@
-"""Exchanges that are under way together, as tiers need them to overlap; on every carrier."""
+"""Exchanges that are under way together, as tiers need them to overlap; on every network."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_phrases_that_are_not_english(phrase: str) -> None:
         ("Number of cached plans.", False),
         ("y[i, j] = x[j, i].", False),
         ("mpi4py, and the MPI library that it finds.", False),
-        ("torch.distributed as a carrier.", False),
+        ("torch.distributed as a transport.", False),
         ("join: ranks that have run out of data wait for the others.", False),
         ("docs/index.md: its links lead somewhere.", False),
         ("zero_grad() in the middle of a round.", False),

@@ -33,9 +33,9 @@ def find_transports(probes: Probes) -> Iterator[Finding]:
     yield Finding(TOPIC, "tcp", "available, for ranks that share a secret")
     present = {"tcp": True, "c10d": "gloo" in backends}
     present["mpi"] = not probes.mpi.error
-    carriers = " or ".join(name for name, is_there in present.items() if is_there)
-    if carriers and not why_no_shm(probes):
-        yield Finding(TOPIC, "tiered", f"available: shm inside a host, {carriers} between hosts")
+    outer = " or ".join(name for name, is_there in present.items() if is_there)
+    if outer and not why_no_shm(probes):
+        yield Finding(TOPIC, "tiered", f"available: shm inside a host, {outer} between hosts")
     else:
         remedy = "needs shm, and tcp, c10d or mpi: see there"
         yield Finding(TOPIC, "tiered", "not available", "note", remedy)

@@ -1,4 +1,4 @@
-"""torch.distributed as a carrier: gloo between hosts, and device backends by name.
+"""torch.distributed as a transport: gloo between hosts, and device backends by name.
 
 The process groups are our own, made on the store that was given: torch's default group, made by the
 user before or after, is neither used nor touched. (`dist.new_group` would not do: it needs the

@@ -1,4 +1,4 @@
-"""MPI as a carrier, by mpi4py.
+"""MPI as a transport, by mpi4py.
 
 MPI moves bytes (`MPI.BYTE`) and nothing else: element types, ops and the order of additions are
 ours, so that any MPI gives the same bits as shared memory. Messages go on a duplicate of the

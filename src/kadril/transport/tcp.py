@@ -1,4 +1,4 @@
-"""Connections of our own as a carrier: one between each two ranks of a group.
+"""Connections of our own as a transport: one between each two ranks of a group.
 
 What this has over gloo (`c10d.py`): each connection is proved from both sides (`dialer.py`); a rank
 that leaves says why on the connections themselves, so nobody asks a store while waiting; a host or

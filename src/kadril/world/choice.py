@@ -21,7 +21,7 @@ class Choice:
 
     Attributes:
         kind: "alone", "shm", "c10d", "mpi", "tcp" or "tiered".
-        backend: of c10d; of "tiered", the transport between hosts.
+        backend: of c10d; of "tiered", the outer transport: the one between hosts.
         reason: for the log.
     """
 
@@ -49,11 +49,11 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
             "only c10d and tiered have something to choose after a colon, got transport"
             f" {config.transport!r}"
         )
-    between = usual_carrier(bootstrap_kind)
+    outer = usual_outer(bootstrap_kind)
     if kind == "tiered":
-        between = backend or between
-        check_between(between, bootstrap_kind)
-        return Choice(kind, between, "it was asked for")
+        outer = backend or outer
+        check_outer(outer, bootstrap_kind)
+        return Choice(kind, outer, "it was asked for")
     asked = [name for name in TIERED_OPTIONS if getattr(config, name)]
     if kind != "auto":
         check(kind, layout, bootstrap_kind)
@@ -68,30 +68,30 @@ def choose_transport(config: Config, layout: Layout, bootstrap_kind: str) -> Cho
     if num_hosts == 1:
         return Choice("shm", "", f"all {layout.size} ranks are on one host")
     if num_hosts < layout.size or asked:
-        reason = f"the {layout.size} ranks are on {num_hosts} hosts, {between} between them"
-        return Choice("tiered", between, reason)
-    if between == "mpi":
+        reason = f"the {layout.size} ranks are on {num_hosts} hosts, {outer} between them"
+        return Choice("tiered", outer, reason)
+    if outer == "mpi":
         return Choice("mpi", "", f"MPI started the ranks, on {num_hosts} hosts")
-    if between == "tcp":
+    if outer == "tcp":
         return Choice("tcp", "", f"the ranks are on {num_hosts} hosts, and share a secret")
     return Choice("c10d", "gloo", f"the ranks are on {num_hosts} hosts")
 
 
-def usual_carrier(bootstrap_kind: str) -> str:
-    """The transport between hosts where none is asked for."""
+def usual_outer(bootstrap_kind: str) -> str:
+    """Return the outer transport, the one between hosts, where none is asked for."""
     if bootstrap_kind in ("mpi", "tcp"):
         return bootstrap_kind  # ranks that met at kadril's own port have its own connections too
     return "c10d" if is_installed("torch") else "tcp"
 
 
-def check_between(between: str, bootstrap_kind: str) -> None:
-    """Raise `ConfigError` where a transport cannot carry what goes between hosts."""
-    if between not in ("c10d", "mpi", "tcp"):
+def check_outer(outer: str, bootstrap_kind: str) -> None:
+    """Raise `ConfigError` where a transport cannot be the outer one of tiers."""
+    if outer not in ("c10d", "mpi", "tcp"):
         raise ConfigError(
-            f"transport 'tiered' goes between hosts by c10d, mpi or tcp, not by {between!r}; write"
+            f"transport 'tiered' goes between hosts by c10d, mpi or tcp, not by {outer!r}; write"
             " tiered, tiered:c10d, tiered:mpi or tiered:tcp"
         )
-    if between == "mpi":
+    if outer == "mpi":
         check_mpi("tiered:mpi", bootstrap_kind)
 
 

@@ -47,9 +47,9 @@ def open_transport(
         stack: gets what has to be closed after the transport.
     """
     # Collective by themselves, so not inside what the ranks agree on below.
-    carriers = (choice.kind, choice.backend)
-    store = bootstrap.store(layout) if "c10d" in carriers else None
-    connector = open_connector(bootstrap, layout, hub, config) if "tcp" in carriers else None
+    kinds = (choice.kind, choice.backend)
+    store = bootstrap.store(layout) if "c10d" in kinds else None
+    connector = open_connector(bootstrap, layout, hub, config) if "tcp" in kinds else None
     if connector is not None:
         stack.callback(connector.close)
     opening = Opening(bootstrap, layout, hub, store, connector, hostnames)
@@ -142,13 +142,13 @@ class Opening:
 
         return DeviceTransport(store, rank, size, range(size), config, hostname, backend)
 
-    def _open_tiered(self, between: str, config: Config) -> Transport:
+    def _open_tiered(self, outer_kind: str, config: Config) -> Transport:
         from kadril.transport.tiers.tier_group import inner_config, outer_config
         from kadril.transport.tiers.tiered import TieredTransport
 
         is_alone = self.layout.local_size(self.bootstrap.rank) == 1
         inner = self.open(Choice("alone" if is_alone else "shm", "", ""), inner_config(config))
-        outer = self.open(Choice(between, "gloo", ""), outer_config(config))
+        outer = self.open(Choice(outer_kind, "gloo", ""), outer_config(config))
         return TieredTransport.open(
             inner, cast("NetworkTransport", outer), self.layout.hosts, config
         )

@@ -151,9 +151,9 @@ def agree_on_tuning(group: TierGroup, *, again: bool) -> TierTuning:
         again: measure even where something is known.
     """
     names = host_names(group)
-    carrier = group.outer.kind
+    outer_kind = group.outer.kind
     is_main = group.rank == 0
-    known = load(names, group.topology, carrier) if is_main and not again else None
+    known = load(names, group.topology, outer_kind) if is_main and not again else None
     told = allgather_json(group, None if known is None else known.to_json(), "tune")[0]
     if told is None:
         found = allgather_json(group, measure_tiers(group), "tune")
@@ -162,7 +162,7 @@ def agree_on_tuning(group: TierGroup, *, again: bool) -> TierTuning:
         # By the cores of rank 0's host, for all: what all choose must be the same.
         told = allgather_json(group, made.to_json() if is_main else None, "tune")[0]
         if is_main:
-            store(made, carrier)
+            store(made, outer_kind)
     return TierTuning.from_json(told)
 
 

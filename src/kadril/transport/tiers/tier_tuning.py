@@ -196,23 +196,23 @@ def cache_directory() -> Path:
     return Path(base or Path.home() / ".cache") / "kadril" / "tiers"
 
 
-def key_of(hostnames: Sequence[str], topology: Topology, carrier: str) -> str:
-    """The name of the file for some hosts."""
+def key_of(hostnames: Sequence[str], topology: Topology, outer_kind: str) -> str:
+    """Return the name of the file for some hosts and the transport between them."""
     known = {
         "format": FORMAT,
         "hostnames": list(hostnames),
         "hosts": topology.hosts,
         "groups": topology.groups,
-        "carrier": carrier,
+        "carrier": outer_kind,  # by another name in the hash, what is kept would not be found
         "kadril": metadata.version("kadril"),
         "kernel": platform.release(),
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def load(hostnames: Sequence[str], topology: Topology, carrier: str) -> TierTuning | None:
+def load(hostnames: Sequence[str], topology: Topology, outer_kind: str) -> TierTuning | None:
     """Read what is known of some hosts; None where nothing is."""
-    found = read_private(cache_directory() / f"{key_of(hostnames, topology, carrier)}.json")
+    found = read_private(cache_directory() / f"{key_of(hostnames, topology, outer_kind)}.json")
     return found if found is None or found.topology == topology else None
 
 
@@ -242,7 +242,7 @@ def read_private(path: Path) -> TierTuning | None:
             return None
 
 
-def store(tuning: TierTuning, carrier: str) -> None:
+def store(tuning: TierTuning, outer_kind: str) -> None:
     """Keep what was measured, if there is room: what cannot be kept is measured again."""
     directory = cache_directory()
     try:
@@ -250,7 +250,7 @@ def store(tuning: TierTuning, carrier: str) -> None:
         descriptor, made = tempfile.mkstemp(dir=directory, suffix=".new")  # its owner's alone
         with os.fdopen(descriptor, "w") as file:
             json.dump(tuning.to_json(), file)
-        key = key_of(tuning.hostnames, tuning.topology, carrier)
+        key = key_of(tuning.hostnames, tuning.topology, outer_kind)
         Path(made).replace(directory / f"{key}.json")
     except OSError:
         return
