@@ -102,10 +102,6 @@ class BoxGather:
         """
         return self._plans.get(structure, lambda: self.make_plan(structure))
 
-    def kept_plans(self) -> list[BoxPlan]:
-        """Return the plans of the structures that were met last, the oldest first."""
-        return self._plans.values()
-
     def fetch(self, x: torch.Tensor, structure: Structure) -> torch.Tensor:
         """Gather, with the structure agreed on already; collective over the partition."""
         mine = self._mine(structure)

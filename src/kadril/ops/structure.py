@@ -275,10 +275,6 @@ class PlanCache:
     def __reduce__(self) -> tuple[type[PlanCache], tuple[int]]:
         return PlanCache, (self._capacity,)
 
-    def values(self) -> list[Any]:
-        """Return the plans that are kept, the oldest first."""
-        return list(self._plans.values())
-
     def find(self, key: Hashable) -> Any:
         """Return the plan for a key; None where there is none."""
         return self._plans.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from partition_kit import TRANSPORTS, LayerCase, block, draw_cases, grid, grids_
 
 from kadril.nn.conv.layers import DistributedConv1d, DistributedConv2d
 from kadril.nn.conv.overlap import run_beside
+from kadril.ops.box_plan import BoxPlan
 from kadril.partition import balanced_sizes
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
@@ -36,9 +38,15 @@ def overlapping(made: list[Any]) -> Layers:
     }
 
 
-def lies(layer: Any) -> bool:
-    """Whether a layer has convolved its block as it lies."""
-    return any(plan.leaves_blocks for plan in layer.gather.kept_plans())
+def lies(layer: Any, x: torch.Tensor) -> bool:
+    """Whether a layer convolves such a block as it lies; collective over its partition."""
+    plan: BoxPlan = layer.gather(x).mine.plan
+    return plan.leaves_blocks
+
+
+def own_block(layer: Any, blocks: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Make a block of the size that this worker's has, given the sizes along each dim."""
+    return torch.zeros([sizes[at] for sizes, at in zip(blocks, layer.P_x.index, strict=True)])
 
 
 @st.composite
@@ -85,9 +93,13 @@ def test_drawn_cases(world: World) -> None:
     made: list[Any] = []
     cases = draw_cases(lying_cases(world.size), 24)
     check_drawn(cases, lambda case: check_twin(world, case, overlapping(made)))
-    working = [layer for layer in made if layer.P_x.active]
+    working = [
+        lies(layer, own_block(layer, case.blocks))
+        for layer, case in zip(made, cases, strict=True)
+        if layer.P_x.active
+    ]
     # Where nothing has to be moved, for kernels of size 1, there is nothing to overlap either.
-    assert sum(map(lies, working)) > len(working) / 2
+    assert sum(working) > len(working) / 2
 
 
 @ranks(4, transports=[*TRANSPORTS, "tiered"])
@@ -104,7 +116,7 @@ def test_corners_on_all_transports(world: World) -> None:
                 partition, blocks, {"in_channels": 3, "out_channels": 2, **settings, "bias": True}
             )
             check_twin(world, case, overlapping(made))
-            assert lies(made[0])
+            assert lies(made[0], own_block(made[0], blocks))
 
 
 @ranks(2)
@@ -120,7 +132,7 @@ def test_same_bits_on_every_run_and_on_both_ways_in_time(world: World) -> None:
         x = block(whole, P_x).requires_grad_()
         y = twin(x)
         y.backward(torch.ones_like(y))
-        assert lies(twin)
+        assert lies(twin, x)
         assert twin.weight is not None
         found.append([y.detach(), x.grad, twin.weight.grad])
     for first, *others in zip(*found, strict=True):
@@ -158,16 +170,19 @@ def check_choices(world: World, texts: list[str]) -> None:
     twin = DistributedConv1d(P_x, 1, 1, 3, padding=1)
     is_beside = world.transport.kind != "shm"
     assert f"overlap={is_beside}" in repr(twin)
-    twin(torch.zeros(1, 1, 16))
-    assert not lies(twin)
+    small = torch.zeros(1, 1, 16)
+    twin(small)
+    assert not lies(twin, small)
     assert "blocks are small" in texts[-1]
-    twin(torch.zeros(1, 1, 1 << 17))
-    assert lies(twin)
+    large = torch.zeros(1, 1, 1 << 17)
+    twin(large)
+    assert lies(twin, large)
     when = "while" if is_beside else "before"
     assert f"halos are exchanged {when} the block is convolved" in texts[-1]
     odd = DistributedConv1d(P_x, 1, 1, 2, overlap=True)
-    odd(torch.zeros(1, 1, 8))
-    assert not lies(odd)
+    x = torch.zeros(1, 1, 8)
+    odd(x)
+    assert not lies(odd, x)
     assert texts[-1].startswith("WARNING: DistributedFeatureConv1d")
     assert copy.deepcopy(twin)(torch.zeros(1, 1, 1 << 17)).shape == (1, 1, 1 << 17)
 
@@ -208,7 +223,7 @@ def test_half_precision_by_autocast(world: World) -> None:
     x = torch.ones(1, 1, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = twin(x)
-    assert lies(twin)
+    assert lies(twin, x)
     assert y.dtype == torch.bfloat16
     y.float().sum().backward()
     assert twin.weight is not None
@@ -231,7 +246,7 @@ def test_second_derivative_under_autocast(world: World) -> None:
     x = torch.ones(1, 1, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = twin(x)
-    assert lies(twin)
+    assert lies(twin, x)
     (first,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
     assert first.dtype == torch.float32
     twin.zero_grad()
@@ -300,7 +315,7 @@ def test_overlap_on_a_transport_for_one_thread(world: World) -> None:
         assert "overlap=False" in repr(twin)
         x = integer_valued((1, 1, 8), seed=1)
         assert torch.equal(twin(block(x, P_x)), block(layer(x), P_x))
-        assert lies(twin)
+        assert lies(twin, block(x, P_x))
     finally:
         transport.takes_any_thread = True
         logger.removeHandler(records)

@@ -150,12 +150,6 @@ class Plan:
                 found[piece.entry].append(piece)
         self.pieces = tuple(tuple(found[place]) for place in range(len(self.entries)))
 
-    def num_elements_of(self, rank: int) -> int:
-        """Return the number of elements that belong to a rank."""
-        return sum(
-            piece.num_elements for pieces in self.pieces for piece in pieces if piece.rank == rank
-        )
-
     @property
     def lines(self) -> list[str]:
         """Description of the plan, line by line, which has to be the same on all ranks."""
