@@ -17,6 +17,7 @@ import kadril.torch as hvd
 from kadril.needs_torch import torch
 from kadril.shared_engine.context import numbered
 from kadril.shared_keras import distributed_apply
+from kadril.shared_keras.accumulation import GradientAccumulator
 
 __all__ = ["ReductionOptions", "distribute"]
 
@@ -106,22 +107,16 @@ class GradientReducer:
         return lambda: self.options.compression.decompress(hvd.synchronize(handle), context)
 
 
-class GradientAccumulator:
-    """Adds up the gradients of several backward passes, of which the last makes a step.
+class TensorAccumulator(GradientAccumulator):
+    """The sums of gradients of the passes so far, as tensors.
 
     Args:
-        num_passes: that make a step.
+        num_passes: number of passes that make a step.
         is_mean: whether sums are divided by that.
-
-    Raises:
-        ValueError: less than one pass.
     """
 
     def __init__(self, num_passes: int, is_mean: bool) -> None:
-        if num_passes < 1:
-            raise ValueError(f"backward_passes_per_step must be at least 1, got {num_passes}")
-        self.num_passes = num_passes
-        self.is_mean = is_mean
+        super().__init__(num_passes, is_mean)
         self.count = 0
         self.sums: list[Any] = []
 
@@ -133,12 +128,14 @@ class GradientAccumulator:
         Raises:
             RuntimeError: inside a compiled step.
         """
-        del variables
         if torch.compiler.is_compiling():
             raise RuntimeError(CANNOT_COMPILE)
-        if self.num_passes == 1:
-            step(list(grads))
-            return
+        super().run(grads, variables, step)
+
+    def _add(
+        self, grads: Sequence[Any], variables: Sequence[Any], step: Callable[[list[Any]], Any]
+    ) -> None:
+        del variables
         before = self.sums or [None] * len(grads)
         self.sums = [
             total if grad is None else grad.detach().clone() if total is None else total + grad
@@ -170,6 +167,6 @@ def distribute(
         keras,
         optimizer,
         GradientReducer(name or f"Distributed{type(optimizer).__name__}", options),
-        GradientAccumulator(backward_passes_per_step, average_aggregated_gradients),
+        TensorAccumulator(backward_passes_per_step, average_aggregated_gradients),
         CANNOT_COMPILE,
     )

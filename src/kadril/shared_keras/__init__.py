@@ -4,6 +4,7 @@
 |---|---|
 | family.py | `KerasFamily`: the functions that users call, over what differs between frameworks |
 | distributed_apply.py | optimizers that step with the gradients of all ranks |
+| accumulation.py | several backward passes for one step |
 | callbacks.py | what the callbacks do |
 | learning_rate.py | the callbacks that change the learning rate |
 | elastic.py | callbacks that keep an elastic state up to date |

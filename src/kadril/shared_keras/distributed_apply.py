@@ -8,7 +8,7 @@
                                          Adam.apply(reduced)
 
 The class keeps its name and its module, so that a saved model says "Adam", and loads where there
-is no kadril. A backend has a `Reducer` and an `Accumulator` of its own.
+is no kadril. A backend has a `Reducer` and a `GradientAccumulator` of its own.
 
 A `LossScaleOptimizer` looks at its own rank's gradients, and skips a step where they are not
 finite: if it stood outside, ranks would part ways. So where it wraps one of these, gradients are
@@ -23,8 +23,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from kadril.shared_keras.accumulation import GradientAccumulator
+
 __all__ = [
-    "Accumulator",
     "DistributedApply",
     "DistributedParts",
     "Reducer",
@@ -44,22 +45,11 @@ class Reducer(Protocol):
         """Leave the gradient of a variable to this rank."""
 
 
-class Accumulator(Protocol):
-    """Adds up the gradients of several backward passes, of which the last makes a step."""
-
-    num_passes: int
-
-    def run(
-        self, grads: Sequence[Any], variables: Sequence[Any], step: Callable[[list[Any]], Any]
-    ) -> None:
-        """Add gradients, and call `step` with their sums at every k-th call."""
-
-
 class DistributedParts:
     """Mixin of distributed optimizers of every Keras: what they reduce with."""
 
     _kadril_reducer: Reducer
-    _kadril_accumulator: Accumulator
+    _kadril_accumulator: GradientAccumulator
     _kadril_is_passing = False
 
     @contextlib.contextmanager
@@ -122,7 +112,10 @@ def distributed_part(optimizer: Any) -> Any:
 
 
 def subclass(
-    optimizer: Any, mixin: type[DistributedParts], reducer: Reducer, accumulator: Accumulator
+    optimizer: Any,
+    mixin: type[DistributedParts],
+    reducer: Reducer,
+    accumulator: GradientAccumulator,
 ) -> Any:
     """An optimizer of a distributed class, with the configuration of this one and a new state.
 
@@ -141,7 +134,7 @@ def subclass(
 
 
 def distribute(
-    keras: Any, optimizer: Any, reducer: Reducer, accumulator: Accumulator, cannot_jit: str
+    keras: Any, optimizer: Any, reducer: Reducer, accumulator: GradientAccumulator, cannot_jit: str
 ) -> Any:
     """A distributed optimizer of Keras 3 with the configuration and the variables of this one.
 

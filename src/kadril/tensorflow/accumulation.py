@@ -1,47 +1,32 @@
-"""Several backward passes for one step: gradients are added up, and reduced once.
-
-    pass 1 ... k-1      a_v += g_v
-    pass k              step of a_v + g_v, reduced; a_v = 0
-
-With `average_aggregated_gradients` the sum is divided by k. The optimizer counts steps, not passes.
-"""
+"""Sums of gradients of several backward passes in variables, so that graphs add them up as well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kadril.shared_keras.accumulation import GradientAccumulator
 from kadril.tensorflow.framework import tf
 
-__all__ = ["GradientAccumulator"]
+__all__ = ["VariableAccumulator"]
 
 
-class GradientAccumulator:
+class VariableAccumulator(GradientAccumulator):
     """The sums of gradients of the passes so far, in variables of its own.
 
     Args:
-        num_passes: that make a step.
+        num_passes: number of passes that make a step.
         is_mean: whether sums are divided by that.
-
-    Raises:
-        ValueError: less than one pass.
     """
 
     def __init__(self, num_passes: int, is_mean: bool) -> None:
-        if num_passes < 1:
-            raise ValueError(f"backward_passes_per_step must be at least 1, got {num_passes}")
-        self.num_passes = num_passes
-        self.is_mean = is_mean
+        super().__init__(num_passes, is_mean)
         self._count: Any = None
         self._sums: list[Any] = []
 
-    def run(
+    def _add(
         self, grads: Sequence[Any], variables: Sequence[Any], step: Callable[[list[Any]], Any]
     ) -> None:
-        """Add gradients, and call `step` with their sums at every k-th call."""
-        if self.num_passes == 1:
-            step(list(grads))
-            return
         self._build(grads, variables)
         for total, grad in zip(self._sums, grads, strict=True):
             if grad is not None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from kadril.shared_keras import distributed_apply
-from kadril.tensorflow.accumulation import GradientAccumulator
+from kadril.tensorflow.accumulation import VariableAccumulator
 from kadril.tensorflow.gradient_reduction import GradientReducer, ReductionOptions
 
 __all__ = ["distribute", "is_keras_optimizer"]
@@ -39,6 +39,6 @@ def distribute(
         sys.modules["keras"],
         optimizer,
         GradientReducer(name or f"Distributed{type(optimizer).__name__}", options),
-        GradientAccumulator(backward_passes_per_step, average_aggregated_gradients),
+        VariableAccumulator(backward_passes_per_step, average_aggregated_gradients),
         CANNOT_JIT,
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from kadril.shared_keras.distributed_apply import DistributedParts, subclass
 from kadril.shared_keras.optimizer_access import build, variables_of
-from kadril.tensorflow.accumulation import GradientAccumulator
+from kadril.tensorflow.accumulation import VariableAccumulator
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.gradient_reduction import GradientReducer, ReductionOptions
 
@@ -122,7 +122,7 @@ def distribute(
         optimizer,
         Legacy if hasattr(optimizer, "_create_all_weights") else OfToday,
         GradientReducer(name or f"Distributed{type(optimizer).__name__}", options),
-        GradientAccumulator(backward_passes_per_step, average_aggregated_gradients),
+        VariableAccumulator(backward_passes_per_step, average_aggregated_gradients),
     )
     if variables_of(optimizer):
         made._kadril_source = optimizer
