@@ -109,7 +109,7 @@ def init_multi_comm(
             and MPI_COMM_NULL on ranks that are not in it.
         num_communicators: how many there are.
         set_ranks: more process sets, as for `init`.
-        set_sizes: likewise.
+        set_sizes: number of ranks of each of them, as for `init`.
 
     Raises:
         ValueError: there is no communicator, or one entry stands for several sets.

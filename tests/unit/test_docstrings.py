@@ -32,6 +32,16 @@ PHRASES = {
     "}. time": "for the {n}th time",
 }
 
+# Descriptions of an argument or attribute that do not say what it is: "what: for errors." is rather
+# "what: name of the layer in errors.", and what "likewise" stands for is said again.
+NO_DESCRIPTION = re.compile(r"(?m)^ +[*\w, ]+: (?:for errors|likewise)\.$")
+
+# Files of the launcher that have one each, for a stream that is described in the line before.
+WITH_LIKEWISE = {
+    "src/kadril/launch/forking/fork_client.py",
+    "src/kadril/launch/local/rank_process.py",
+}
+
 
 @cache
 def sources() -> dict[str, str]:
@@ -82,6 +92,31 @@ def test_phrases_that_are_not_english(phrase: str) -> None:
         if phrase in line
     ]
     assert found == []
+
+
+def test_descriptions_of_arguments_say_what_they_are() -> None:
+    found = [
+        f"{name}:{line}: {each.strip()}"
+        for name, text in sources().items()
+        if name not in WITH_LIKEWISE
+        for line, docstring in docstrings(text)
+        for each in NO_DESCRIPTION.findall(docstring)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("    what: for errors.", True),
+        ("    args, kwargs: likewise.", True),
+        ("    what: name of the layer in errors.", False),
+        ('    padding: likewise, or "same".', False),
+    ],
+)
+def test_the_check_of_descriptions(description: str, expected: bool) -> None:
+    docstring = f"Convolve.\n\nArgs:\n{description}"
+    assert (NO_DESCRIPTION.search(docstring) is not None) is expected
 
 
 @pytest.mark.parametrize(

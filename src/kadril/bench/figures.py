@@ -43,7 +43,7 @@ class Result:
         engine: that was measured.
         num_calls: calls per sample. Where more than one, percentiles are those of batches.
         touch: whether arrays were written anew before each sample.
-        num_samples: of all rounds.
+        num_samples: number of samples, of all rounds.
         p10: percentile of the seconds per call; likewise p50 (the median), p90, p99.
         algbw: algorithm bandwidth at the median, in 10^9 bytes per second.
         busbw: bus bandwidth, likewise.

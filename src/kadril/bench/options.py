@@ -26,7 +26,7 @@ class BenchOptions:
     """One run of the bench.
 
     Attributes:
-        num_ranks: of every job.
+        num_ranks: number of ranks of every job.
         collectives: which to measure.
         sizes: bytes; see `collectives.py` for what the size of a collective is.
         peers: which peers; all that are found where None.

@@ -64,7 +64,7 @@ class Start(NamedTuple):
 
     Attributes:
         command: the launcher and the Python of the ranks; the module and its arguments follow.
-        environment: all variables.
+        environment: all environment variables.
     """
 
     command: tuple[str, ...]

@@ -48,7 +48,7 @@ class Report:
         format: number of this layout of a report.
         date: when the run began, with time zone.
         command: how to run it again.
-        num_ranks: of every job.
+        num_ranks: number of ranks of every job.
         machine: see `kadril.observe.machine.Machine`.
         load: load average at the begin and at the end.
         versions: of Python, of packages, and what each engine calls itself.

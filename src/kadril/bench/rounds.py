@@ -90,7 +90,7 @@ class Rounds:
         Raises:
             JobError: the job of kadril failed. Where that of a peer does, it is noted, and the
                 others continue.
-            TaskError: likewise.
+            TaskError: a task of kadril failed in its job; that of a peer is noted.
         """
         num_rounds = self._options.num_rounds
         for number in range(num_rounds):

@@ -31,7 +31,7 @@ def take_samples(
     """Return the seconds per call of each sample, as this rank sees it.
 
     Args:
-        call: what is timed.
+        call: call whose time is taken.
         barrier: lets all ranks start together.
         num_calls: calls per sample.
         num_samples: number of samples.

@@ -41,7 +41,7 @@ class Workload:
         collective: name of the collective, or "copy".
         count: number of elements of the size as `collectives.py` defines it.
         rank: of this process.
-        num_ranks: of the job.
+        num_ranks: number of ranks of the job.
         source: what this rank gives, as the engine's kind of array.
         target: where the result goes; the same object as `source` where the collective is in place.
     """

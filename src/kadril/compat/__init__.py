@@ -109,8 +109,8 @@ def rank_variables(name: str, rank: int, hosts: tuple[tuple[int, ...], ...]) -> 
     """Return the variables that tell one rank its rank and size, on its host and across hosts.
 
     Args:
-        name: of the package.
-        rank: of which rank.
+        name: name of the package.
+        rank: rank whose variables are wanted.
         hosts: the ranks of each host.
     """
     if name != "horovod":

@@ -40,7 +40,7 @@ class Way(NamedTuple):
     """A way to reduce.
 
     Attributes:
-        name: for people.
+        name: shown to people.
         transport: over which its ranks meet and compare their calls; None where they do neither.
         run: adds up a contiguous flat tensor over all ranks, in place, and multiplies the sum by a
             factor; its third argument is the name of the call.

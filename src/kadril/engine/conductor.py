@@ -42,9 +42,9 @@ class ConductorOptions(NamedTuple):
     Attributes:
         patience: seconds, see `Config`.
         stall_warning: seconds; 0 where nobody is warned.
-        fusion_threshold: bytes.
+        fusion_threshold: bytes, see `Config`.
         cache_capacity: number of requests.
-        world_ranks: of the members.
+        world_ranks: world rank of each member.
         report: called with what the log should say.
     """
 

@@ -181,7 +181,7 @@ class GlobalArray:
         h: rows of this rank's block; balanced where -1.
         w: columns of this rank's block; balanced where -1.
         lcn_layer_flag: whether the layer pads, so that there are as many outputs as inputs.
-        tensor_name: for errors.
+        tensor_name: name of the tensor in errors.
         partition: ranks on the grid, with or without two axes of length 1 before it; where None,
             that of the layer's `towers`, or all ranks on the squarest grid that fits.
         shape: of this rank's block, for any number of dims, instead of `h` and `w`.

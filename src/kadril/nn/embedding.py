@@ -53,7 +53,7 @@ class DistributedEmbedding(SplitParameters, torch.nn.Embedding):
     Args:
         P_x: one axis for each dim of the indices.
         num_embeddings: rows of the whole table.
-        embedding_dim: columns.
+        embedding_dim: number of columns.
         padding_idx: index whose row gets no gradient.
         max_norm: rows that are looked up are scaled down to this norm, in place.
         norm_type: of that norm.

@@ -44,7 +44,7 @@ class LinearBlocks:
         in_features: of the whole input.
         out_features: of the whole output.
         has_bias: whether there is a bias; the first column of workers holds it.
-        what: for errors.
+        what: name of the layer in errors.
 
     Raises:
         ValueError: the partitions do not match each other, or there are fewer features than

@@ -119,9 +119,9 @@ class OverAxes(Primitive):
     """Base of the reductions over axes of one partition.
 
     Args:
-        P_x: whose axes.
-        axes_reduce: to reduce over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_reduce: axes of the partition to reduce over.
+        axes_keep: all other axes of the partition, instead.
 
     Raises:
         ValueError: not exactly one of the two was given, or there is no such axis.
@@ -149,9 +149,9 @@ class AllSumReduce(OverAxes):
                                                               along these axes
 
     Args:
-        P_x: whose axes.
-        axes_reduce: to sum over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_reduce: axes of the partition to sum over.
+        axes_keep: all other axes of the partition, instead.
 
     Example:
         ```python
@@ -210,9 +210,9 @@ class AllGather(Primitive):
     for workers that differ only along these axes.
 
     Args:
-        P_x: whose axes.
-        axes_gather: to gather over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_gather: axes of the partition to gather over.
+        axes_keep: all other axes of the partition, instead.
         dim: along which blocks are concatenated; where None, along the dim with the number of each
             axis.
     """
@@ -239,9 +239,9 @@ class ReduceScatter(Primitive):
     for workers that differ only along these axes.
 
     Args:
-        P_x: whose axes.
-        axes_scatter: to sum over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_scatter: axes of the partition to sum over.
+        axes_keep: all other axes of the partition, instead.
         dim: along which the sum is divided into blocks; where None, along the dim with the number
             of each axis.
         sizes: of the blocks; balanced where None.

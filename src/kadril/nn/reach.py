@@ -57,7 +57,7 @@ def plan_reaches(
     Args:
         structure: of the input.
         reaches: for the last dims; the others stay as they are, but balanced.
-        what: for errors.
+        what: name of the layer in errors.
         edge: what is beyond the ends of the dims that have a reach.
         fill: the value of "zeros".
         replicates: from a dim and its output size to whether all workers along its axis have the

@@ -75,7 +75,7 @@ def spread_together(
     Args:
         tensors: the same on all ranks of the group; of one dtype.
         group: the workers that hold them.
-        what: for errors.
+        what: name of the tensors in errors.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     if group.transport.size == 1 or not given:

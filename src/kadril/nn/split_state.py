@@ -132,7 +132,7 @@ def collect_whole(
         mine: the block of this rank; without elements where it has none.
         places: of the blocks of all workers along these axes; None where one has none.
         shape: of the whole.
-        what: for errors.
+        what: name of the layer in errors.
     """
     whole = mine.new_empty(shape)
     if P.active:

@@ -34,8 +34,8 @@ def agree_with_parameters(
         everyone: the workers that take part.
         x: what this one holds of the input.
         weight: its block of the weight; None where it has none.
-        bias: likewise.
-        what: for errors.
+        bias: its block of the bias; None where it has none.
+        what: name of the layer in errors.
         owners: those that hold the input.
 
     Raises:

@@ -19,7 +19,7 @@ class Finding:
         topic: what it belongs to.
         name: what was looked at.
         value: what was found.
-        state: how bad that is.
+        state: severity: "ok", "note" or "bad".
         remedy: what to do about it, where there is something to do.
     """
 

@@ -86,8 +86,8 @@ class FlightRecord:
     """Present and last calls of a rank.
 
     Attributes:
-        pid: its process.
-        rank: its number.
+        pid: its process id.
+        rank: number of the rank.
         size: number of ranks of its world.
         stack_signal: the signal at which it writes its stacks to a file, or 0.
         num_begun: calls that it has begun.

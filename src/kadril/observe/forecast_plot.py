@@ -26,7 +26,7 @@ def draw_forecast(network: Network, num_hosts: int, path: Path) -> None:
 
     Args:
         network: what the forecast is for.
-        num_hosts: the most.
+        num_hosts: largest number of hosts that is drawn.
         path: of the file; its suffix says what kind.
 
     Raises:

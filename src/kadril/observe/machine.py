@@ -21,7 +21,7 @@ class Machine(NamedTuple):
         num_cores: logical cores that are online.
         cores: those this process may run on.
         cpu_limit: cores' worth of time that a container allows, or None.
-        memory: bytes.
+        memory: bytes of memory.
         free_memory: bytes that could be had without swapping.
         memory_limit: bytes that a container allows, or None.
         kernel: name and release.

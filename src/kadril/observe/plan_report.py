@@ -66,7 +66,7 @@ def describe_plan(
     """Yield the lines of the plan of an all-reduce.
 
     Args:
-        hosts: ranks of each.
+        hosts: ranks of each host.
         num_bytes: of the array, as float32.
         way: see `make_plan`.
         tiers: dimensions, where hosts are in racks.

@@ -24,8 +24,8 @@ class RankReport:
     """State of one rank, as far as it is known.
 
     Attributes:
-        rank: its number.
-        pid: its process.
+        rank: number of the rank.
+        pid: its process id.
         state: "stopped", "dead", "waiting", "running", or "starting" before `kadril.init()`.
         record: its flight record, where it has one.
         stacks: of its threads, where it was asked and has answered.

@@ -36,9 +36,9 @@ class FoundRank:
 
     Attributes:
         job: name of its job.
-        rank: its number.
+        rank: number of the rank.
         size: number of ranks of the job.
-        pid: its process.
+        pid: its process id.
         record: file of its flight record.
         command: its command line.
         variables: those that it was started with.

@@ -45,12 +45,12 @@ def all_gather(
     Args:
         x: of the same shape on all workers in line, but for the dim that is put together; without
             elements on ranks that are not in the partition, which get a copy.
-        P_x: whose axes.
-        axes_gather: to gather over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_gather: axes of the partition to gather over.
+        axes_keep: all other axes of the partition, instead.
         dim: along which blocks are put together, in the order of the partition; where None, along
             the dim of the same number as the axis, for one axis after the other.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         For each axis and dim: size `sum_k x_k.shape[dim]` over the line, on each worker. A new
@@ -120,7 +120,7 @@ class AllGatherOperator(NamedTuple):
         group: the line of workers.
         dim: along which.
         sizes: of their blocks.
-        what: for errors.
+        what: name of the operation in errors.
     """
 
     group: Group

@@ -38,10 +38,10 @@ def all_sum_reduce(
 
     Args:
         x: of the same shape on all workers in line; returned as a copy on other ranks.
-        P_x: whose axes.
-        axes_reduce: to sum over.
-        axes_keep: all others, instead.
-        what: for errors.
+        P_x: the partition.
+        axes_reduce: axes of the partition to sum over.
+        axes_keep: all other axes of the partition, instead.
+        what: name of the operation in errors.
 
     Returns:
         A new tensor, also where there is nothing to sum.
@@ -64,8 +64,8 @@ def sum_over(
 
     Args:
         x: of the same shape on all of them.
-        group: who sum.
-        what: for errors.
+        group: the workers whose tensors are added up.
+        what: name of the operation in errors.
         requires_grad: whether any rank's `x` does, where that is known; asked otherwise.
     """
     operator = SumOperator(group, what)

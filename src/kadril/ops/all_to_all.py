@@ -53,7 +53,7 @@ def all_to_all(
         split_dim: of which worker k gets part k.
         concat_dim: along which parts are put together, in the order of the line.
         sizes: of the parts along `split_dim`, one for each worker in line; balanced where None.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         Size `sizes[k]` along `split_dim`, and the sum of all workers' along `concat_dim`. Where the
@@ -123,7 +123,7 @@ class AllToAllOperator(NamedTuple):
         group: the line of workers.
         given: how this one's block is split.
         taken: how what it gets is made up.
-        what: for errors.
+        what: name of the operation in errors.
     """
 
     group: Group

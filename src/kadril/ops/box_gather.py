@@ -47,7 +47,7 @@ class BoxGather:
         P_x: one axis for each dim of the tensors.
         plan: from the structure of a tensor to the plan; raises where the tensor does not match.
             The same on all workers.
-        what: for errors.
+        what: name of the operation in errors.
         gives_views: whether a worker may get a view of its block, or the block itself, where all
             workers have their boxes already; a new tensor otherwise.
         settings: all that plans follow from besides the structure, as plain values: gathers with

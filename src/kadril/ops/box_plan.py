@@ -200,7 +200,7 @@ def plan_boxes(
         fill: the value of "zeros".
         outputs: what each position makes of its box; for layers.
         is_replicated: whether all boxes are one tensor, which counts once.
-        what: for errors.
+        what: name of the operation in errors.
 
     Raises:
         ValueError: a dim has too few elements for what is needed beyond its ends.

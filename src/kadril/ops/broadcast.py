@@ -104,7 +104,7 @@ class PairedPartitions:
         transpose_smaller: whether the axes of the smaller one are taken in reverse order.
         transpose_larger: the same, for the larger one.
         preserve_batch: about zero-volume results.
-        what: for errors.
+        what: name of the operation in errors.
 
     Attributes:
         adds: whether blocks go from the larger partition to the smaller one, and are added up.
@@ -165,7 +165,7 @@ class PairedPartitions:
         Args:
             x: what it gives, where it is a root.
             out: memory for what it gets, where it is a member.
-            what: for errors.
+            what: name of the operation in errors.
         """
         result = None
         for group in self.groups.in_order():
@@ -182,7 +182,7 @@ class PairedPartitions:
         Args:
             x: what it adds, where it is a member.
             out: memory for the sum, where it is a root.
-            what: for errors.
+            what: name of the operation in errors.
         """
         result = None
         for group in self.groups.in_order():

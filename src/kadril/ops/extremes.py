@@ -45,10 +45,10 @@ def all_max_reduce(
     Args:
         x: of the same shape on all workers in line, and of a real dtype; without elements on ranks
             that are not in the partition, which get a copy.
-        P_x: whose axes.
-        axes_reduce: to look over.
-        axes_keep: all others, instead.
-        what: for errors.
+        P_x: the partition.
+        axes_reduce: axes of the partition over which the extreme is sought.
+        axes_keep: all other axes of the partition, instead.
+        what: name of the operation in errors.
 
     Returns:
         A new tensor, also where there is nothing to compare.
@@ -93,7 +93,7 @@ class ExtremeOperator:
     Args:
         group: the line of workers.
         extreme: "max" or "min".
-        what: for errors.
+        what: name of the operation in errors.
         finds_owners: whether the derivative will be asked for.
     """
 
@@ -133,7 +133,7 @@ class PickOperator(NamedTuple):
 
     Attributes:
         group: the line of workers.
-        what: for errors.
+        what: name of the operation in errors.
         is_mine: elements whose value is this worker's; all where None.
     """
 

@@ -42,7 +42,7 @@ def gather(
         root: the worker that gets the tensor, as a rank of the partition.
         preserve_batch: whether other workers get a zero-volume tensor with the first size of their
             block, or with none.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         The whole tensor on the root, a zero-volume tensor on all others.

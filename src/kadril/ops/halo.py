@@ -50,7 +50,7 @@ def halo_exchange(
         periodic: whether a dim continues at its other end, for each or for all; zeros otherwise.
         edges: what is beyond the ends of a dim instead, for each or for all: "zeros", "circular",
             "reflect" or "replicate".
-        what: for errors.
+        what: name of the operation in errors.
 
     Raises:
         ValueError: the partition does not match the tensor, nothing would be left, or a dim has
@@ -75,7 +75,7 @@ class HaloExchanger:
         periodic: see `halo_exchange`.
         fill: for what is beyond the edge, where that is "zeros".
         edges: see `halo_exchange`.
-        what: for errors.
+        what: name of the operation in errors.
     """
 
     def __init__(

@@ -44,13 +44,13 @@ def reduce_scatter(
     Args:
         x: of the same shape on all workers in line; without elements on ranks that are not in the
             partition, which get a copy.
-        P_x: whose axes.
-        axes_scatter: to sum over.
-        axes_keep: all others, instead.
+        P_x: the partition.
+        axes_scatter: axes of the partition to sum over.
+        axes_keep: all other axes of the partition, instead.
         dim: along which the sum is cut, in the order of the partition; where None, along the dim of
             the same number as the axis, for one axis after the other.
         sizes: of the blocks, one for each worker in line; balanced where None. For one dim only.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         For each axis and dim: the worker's block of the sum. A new tensor, also where there is

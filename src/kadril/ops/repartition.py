@@ -45,12 +45,12 @@ def repartition(
 
     Args:
         x: block of the global tensor on `P_x`; without elements on other ranks.
-        P_x: where it is.
-        P_y: where it goes.
+        P_x: partition on which the tensor is.
+        P_y: partition to which it goes.
         sizes: for each dim, block sizes along its axis of `P_y`; balanced where None.
         preserve_batch: whether a rank that is not in `P_y` gets a zero-volume tensor with the first
             size of its `x`, or with none.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         The block on `P_y`; a zero-volume tensor on other ranks.

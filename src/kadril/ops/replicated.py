@@ -31,8 +31,8 @@ def spread(x: torch.Tensor, group: Group, *, what: str = "spread") -> torch.Tens
 
     Args:
         x: the same on all ranks of the group.
-        group: who hold it.
-        what: for errors.
+        group: the workers that hold it.
+        what: name of the operation in errors.
     """
     if group.transport.size == 1:
         return x
@@ -48,7 +48,7 @@ def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor
     Args:
         x: of the same shape on all ranks of the group.
         group: over whom to sum.
-        what: for errors.
+        what: name of the operation in errors.
     """
     if group.transport.size == 1:
         return x.clone()

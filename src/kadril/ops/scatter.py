@@ -41,7 +41,7 @@ def scatter(
         P_x: one axis for each dim.
         root: the worker that has it, as a rank of the partition.
         sizes: for each dim, block sizes along its axis; balanced where None.
-        what: for errors.
+        what: name of the operation in errors.
 
     Returns:
         The worker's block; a copy of `x` on ranks that are not in the partition.

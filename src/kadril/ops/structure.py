@@ -50,7 +50,7 @@ class Structure(NamedTuple):
     Attributes:
         partition_shape: workers along each axis.
         shapes: of each worker's block.
-        dtype: of all.
+        dtype: dtype of all blocks.
         requires_grad: whether any of them does, and graphs are recorded.
         ranks: of the workers, in the world.
     """
@@ -100,9 +100,9 @@ def agree(
     """Agree on what the workers of a partition hold; collective over it.
 
     Args:
-        partition: who take part.
+        partition: the workers that take part.
         x: what this one holds.
-        what: for errors.
+        what: name of the operation in errors.
         owners: those of them that hold the tensor; the others have a tensor without elements. All
             of them where None.
 
@@ -186,10 +186,10 @@ def structure_of(
 
     Args:
         descriptions: of `description_of`, one after the other.
-        ranks: whose they are.
+        ranks: ranks that gave them, in the same order.
         owners: those of them that hold the tensor, in the order of their partition.
         owners_shape: of that partition.
-        what: for errors.
+        what: name of the operation in errors.
     """
     found = np.frombuffer(descriptions, dtype=np.int64).reshape(len(ranks), -1).tolist()
     by_rank = {
@@ -220,7 +220,7 @@ def check_alike(
     Args:
         held: by those who hold a part, by world rank.
         everyone: those, and the others who take part.
-        what: for errors.
+        what: name of the operation in errors.
     """
     first = next(iter(held.values()))
     if any(each[:2] != first[:2] for each in held.values()):

@@ -28,7 +28,7 @@ def zero_volume_tensor(
         batch: size of its first dim, the second being 0; one dim of size 0 where None.
         dtype: of the elements that it does not have.
         requires_grad: whether gradients are to get to it.
-        device: where it is.
+        device: device of the tensor.
     """
     shape = (0,) if batch is None else (batch, 0)
     return torch.empty(shape, dtype=dtype, requires_grad=requires_grad, device=device)

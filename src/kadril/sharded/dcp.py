@@ -169,7 +169,7 @@ def load(
     Args:
         state_dict: as `torch.distributed.checkpoint.load` takes it. What is neither a tensor nor
             has `load_state_dict()` is replaced in it.
-        checkpoint_id: the directory.
+        checkpoint_id: directory of the checkpoint.
         storage_reader: another than `CheckedReader(checkpoint_id)`.
         planner: another than torch's.
         world: the current one where None.

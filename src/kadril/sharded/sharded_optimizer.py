@@ -253,7 +253,7 @@ class ShardedOptimizer(ScalerGuard, torch.optim.Optimizer, Joinable):
         Each rank writes what it owns. See `POS_Trainer.save`.
 
         Args:
-            path: the directory.
+            path: directory of the checkpoint.
             extra: anything that JSON can hold, such as the state of a scheduler; rank 0's is
                 written.
 

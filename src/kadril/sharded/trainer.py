@@ -464,7 +464,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         can be loaded. All ranks have to see the same directory.
 
         Args:
-            path: the directory.
+            path: directory of the checkpoint.
             extra: anything that JSON can hold, such as the epoch; rank 0's is written.
 
         Raises:

@@ -128,10 +128,10 @@ class KerasFamily(abc.ABC):
         """A `DistributedOptimizer` that leaves the gradients of some layers to their rank.
 
         Args:
-            optimizer: see `DistributedOptimizer`, as for the other arguments.
-            args: likewise.
+            optimizer: see `DistributedOptimizer`.
+            args: its further arguments.
             local_layers: a layer, or several; they have to be built.
-            kwargs: likewise.
+            kwargs: its further arguments by name.
 
         Raises:
             ValueError: something that is not a layer.

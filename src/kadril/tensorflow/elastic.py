@@ -103,7 +103,7 @@ class TensorFlowKerasState(ObjectState):
     """A Keras model with its optimizer, and plain values.
 
     Args:
-        model: built.
+        model: a model that is built.
         optimizer: that of the model where None.
         backend: taken for scripts' sake.
         **kwargs: names and first values of what else belongs to the state.

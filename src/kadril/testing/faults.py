@@ -78,7 +78,7 @@ class Ranks:
     """Disposable ranks of one world.
 
     Args:
-        size: how many.
+        size: how many there are.
         transport: of the world that functions get as their first argument: "shm", "c10d" or "tcp".
             With None there is no world, and functions get `rank` and `size` as their first two
             arguments.

@@ -93,7 +93,7 @@ def hosts(
     """Have several hosts on this machine while the block runs.
 
     Args:
-        num_hosts: how many.
+        num_hosts: how many there are.
         ranks: how many ranks each is to have, or each by itself: for `slots` and for the test.
         rate: of each link and direction, as `tc` writes it ("100mbit"); None for no limit.
         names: of the hosts; by default host0, host1 and so on.

@@ -117,8 +117,8 @@ class Reply:
     """The answer to one request.
 
     Attributes:
-        number: of the request.
-        verdict: how it went.
+        number: number of the request.
+        verdict: how the request ended.
         value: the pickled result, where it passed.
         text: the traceback of a failure, the reason of a skip.
         kind: class of the exception.

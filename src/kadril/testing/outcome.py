@@ -17,7 +17,7 @@ class ErrorReport:
         type: name of its class, such as "PeerLost".
         bases: names of all its classes, so that `"PeerError" in error.bases` asks what `except`
             would.
-        message: its text.
+        message: text of the error.
         fields: its attributes that are plain data, such as `fields["rank"]`.
         traceback: from the function of the test on.
     """

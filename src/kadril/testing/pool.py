@@ -93,7 +93,7 @@ class RankPool:
         Args:
             size: ranks of the world.
             function: defined at the top level of a module, so that the ranks can import it.
-            arguments: picklable.
+            arguments: arguments of the function; they have to be picklable.
             transport: "shm", "c10d", "mpi:openmpi" or "mpi:mpich".
             timeout: seconds after which ranks that have not answered are killed.
             options: options of `kadril.config.Config` for this world, such as `patience=0.5`.

@@ -262,7 +262,7 @@ class Transport(abc.ABC):
 
         Args:
             patience: see `Config`.
-            stall_warning: likewise.
+            stall_warning: see `Config`.
 
         Returns:
             This one itself, where it cannot wait otherwise. The caller closes another one.

@@ -47,11 +47,11 @@ class DeviceTransport(C10dTransport):
 
     Args:
         store: see `C10dTransport.open`.
-        rank: likewise.
-        size: likewise.
-        world_ranks: likewise.
-        config: likewise.
-        hostname: likewise.
+        rank: see `C10dTransport.open`.
+        size: see `C10dTransport.open`.
+        world_ranks: see `C10dTransport.open`.
+        config: see `C10dTransport.open`.
+        hostname: see `C10dTransport.open`.
         backend: of devices: "nccl", "xccl" or "ucc".
 
     Raises:

@@ -28,7 +28,7 @@ class Ending(NamedTuple):
             more of it.
         culprit: the rank, within the group, that it holds to be the cause; None if not known. Of
             "revoked" the one that gave up first.
-        reason: for people.
+        reason: shown to people.
     """
 
     kind: str

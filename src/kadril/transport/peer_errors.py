@@ -22,7 +22,7 @@ class FailedCall(NamedTuple):
 
     Attributes:
         call: what this rank called.
-        elapsed: seconds since.
+        elapsed: seconds since the call began.
         words: what the engine below said, if anything.
         hostnames: name of the host of each world rank, where there are several.
         number: of the call among those of the group, from 1 on; 0 where it is not known.

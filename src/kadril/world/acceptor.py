@@ -42,7 +42,7 @@ class Acceptor:
     Args:
         listener: a listening socket, the acceptor's from now on.
         secret: of the job.
-        job: its name.
+        job: name of the job.
         generation: of the world.
         mailboxes: where to send what comes for each world rank of this host.
     """

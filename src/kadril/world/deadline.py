@@ -12,7 +12,7 @@ class Deadline:
     """A moment `seconds` from the time it is made.
 
     Args:
-        seconds: until then.
+        seconds: seconds until the deadline.
         is_cancelled: whether it has passed before its time, as nothing is left to wait for.
     """
 

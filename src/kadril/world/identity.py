@@ -94,7 +94,7 @@ def find_identity(
         rank: see `kadril.init`, as for all that follow.
         size: number of ranks.
         rendezvous: where they meet.
-        job: its name.
+        job: name of the job.
         secret_file: file with its secret.
 
     Raises:

@@ -33,7 +33,7 @@ class Roster:
     """Place of this process in a generation of the job.
 
     Attributes:
-        generation: its number.
+        generation: number of the generation.
         rank: of this process.
         size: number of ranks.
         rendezvous: where they meet.

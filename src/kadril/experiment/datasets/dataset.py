@@ -49,7 +49,7 @@ class Dataset:
 
     Attributes:
         image_shape: channels, rows and columns of the whole image.
-        num_classes: of the targets.
+        num_classes: number of classes of the targets.
         local_shape: channels, rows and columns of this rank's part.
         inputs: for each set, examples x pixels of this rank's part.
         targets: for each set, examples x classes.

@@ -44,7 +44,7 @@ class Result:
     Attributes:
         history: a record of each epoch.
         misclassified: for each dataset, the rate of each set in percent; where it was asked for.
-        seconds: of training.
+        seconds: seconds of training.
         prediction_seconds: of the predictions.
     """
 

@@ -26,7 +26,7 @@ class ConvLayer(LocalLayer, WeightLayer):
     Args:
         name, backend, batch_size, pos, learning_rate, weight_init: see `WeightLayer`.
         nifm: channels of the input.
-        nofm: filters.
+        nofm: number of filters.
         ifmshape: rows and columns of the input.
         fshape: rows and columns of a filter.
         stride: from one position to the next.

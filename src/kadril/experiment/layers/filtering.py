@@ -42,7 +42,7 @@ class LocalFilteringLayer(LocalLayer, WeightLayer):
         fshape: rows and columns of a filter.
         stride: from one position to the next.
         pretraining: whether the layer is trained to reconstruct its input first.
-        pretrain_learning_rate: meanwhile.
+        pretrain_learning_rate: learning rate while the layer is pretrained.
         sparsity: weight of the sum of the pooled outputs in the cost of that.
         tied_weights: whether the reconstruction uses the same filters.
 
@@ -172,7 +172,7 @@ class LocalFilteringLayer(LocalLayer, WeightLayer):
         Args:
             inputs: this rank's block.
             cost: of the reconstruction.
-            epoch: for schedules.
+            epoch: number of the epoch, which schedules go by.
             batch_size: of all groups of towers together; that of the inputs where None.
 
         Returns:
@@ -205,7 +205,7 @@ class LocalDeFilteringLayer:
     """The way back from the outputs of a local filtering layer to its inputs.
 
     Args:
-        prev: the layer.
+        prev: layer before this one.
         tied_weights: whether to use its weights, or a copy of them.
     """
 

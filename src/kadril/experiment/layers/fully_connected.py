@@ -30,8 +30,8 @@ class LayerWithNoBias(WeightLayer):
 
     Args:
         name, backend, batch_size, pos, learning_rate, weight_init: see `WeightLayer`.
-        nin: inputs.
-        nout: outputs.
+        nin: number of inputs.
+        nout: number of outputs.
         activation: f; y = z where None.
 
     Attributes:

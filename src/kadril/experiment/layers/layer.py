@@ -55,7 +55,7 @@ class BaseLayer(torch.nn.Module):
     """Base of all layers.
 
     Args:
-        name: for people.
+        name: shown to people.
         backend: where weights are drawn from; the model gives its own where None.
         batch_size: examples in a batch; the model's where None.
         pos: place in the model, from 0; the model gives it where None.
@@ -123,9 +123,9 @@ class BaseLayer(torch.nn.Module):
         """Make `berror`, and update weights; no graph.
 
         Args:
-            error: of the output.
+            error: derivative of the cost by the output.
             inputs: of `fprop`.
-            epoch: for schedules.
+            epoch: number of the epoch, which schedules go by.
             momentum: see `kadril.experiment.schedules`.
         """
         raise NotImplementedError

@@ -27,10 +27,10 @@ class LCNLayer(LocalLayer):
 
     Args:
         name, backend, batch_size, pos: see `BaseLayer`.
-        nifm: channels.
+        nifm: number of channels.
         ifmshape: rows and columns of input and output.
         fshape: rows and columns of the window, both odd.
-        stride: 1.
+        stride: always 1.
 
     Attributes:
         subout: what is left after the subtraction, of the last `fprop`.

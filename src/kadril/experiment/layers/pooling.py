@@ -35,7 +35,7 @@ class PoolingLayer(LocalLayer):
 
     Args:
         name, backend, batch_size, pos: see `BaseLayer`.
-        nifm: channels.
+        nifm: number of channels.
         ifmshape: rows and columns of the input.
         fshape: rows and columns of a field.
         stride: from one field to the next.

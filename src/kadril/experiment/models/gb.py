@@ -44,7 +44,7 @@ class GB(MLP):
         visualize: whether to draw the filters after training, or the name of the file to draw to.
         spot_check: whether to log how well single outputs of the last local layer tell classes
             apart, after training.
-        settings: of `Model`.
+        settings: further arguments of `Model`.
     """
 
     def __init__(

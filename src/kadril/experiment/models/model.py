@@ -92,7 +92,7 @@ class Model(torch.nn.Module):
         backend: of layers that have none of their own.
         serialized_path: where the trained model is kept; loaded instead of trained if it is there.
         autograd: whether gradients are torch's, instead of those of `bprop`.
-        name: for people.
+        name: shown to people.
 
     Attributes:
         history: a record of each epoch.
@@ -193,7 +193,7 @@ class Model(torch.nn.Module):
         Args:
             targets: of the last batch that `fprop` was given.
             inputs: that batch.
-            epoch: for schedules.
+            epoch: number of the epoch, which schedules go by.
             momentum: see `kadril.experiment.schedules`.
             batch_size: of all groups of towers; that of the targets where None.
             num_layers: how many of the last layers are trained; all where None.

@@ -106,7 +106,7 @@ def convolve_pieces(
         x: the inputs of the worker.
         weight: the rows of its outputs, with all columns of a group; of its inputs where
             transposed.
-        pieces: what to do.
+        pieces: convolutions of groups of channels, in their order.
         shape: channels and spatial sizes of the output.
         convolve: from inputs, weight and number of groups to outputs.
         is_transposed: whether the weight is that of a transposed convolution.

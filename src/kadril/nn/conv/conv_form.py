@@ -41,7 +41,7 @@ class ConvForm:
         kind: ordinary or transposed.
         settings: of the torch layer.
         P_x: where the input is.
-        what: for errors.
+        what: name of the layer in errors.
 
     Attributes:
         kind: the arithmetic of one worker.
@@ -67,7 +67,7 @@ class ConvForm:
         Args:
             x: this worker's block of the input.
             weight: its copy, or its block of the weight; None where it has none.
-            bias: likewise.
+            bias: its copy, or its block of the bias; None where it has none.
             output_size: of a transposed convolution, instead of the output padding.
         """
         raise NotImplementedError

@@ -42,7 +42,7 @@ class Convolution:
     Args:
         settings: of the torch layer.
         P_x: where the input is: an axis for the batch, the channels, and each spatial dim.
-        what: for errors.
+        what: name of the layer in errors.
 
     Attributes:
         windows: for each spatial dim.
@@ -115,7 +115,7 @@ class Convolution:
             bias: of the output channels of the weight.
             plan: that the box was gathered by.
             positions: of the worker along the spatial axes.
-            groups: of channels.
+            groups: number of groups of channels.
         """
         settings = self.settings
         return CONVOLUTIONS[settings.num_spatial](

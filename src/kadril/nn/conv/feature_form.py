@@ -53,7 +53,7 @@ class FeatureForm(ConvForm):
         settings: of the torch layer.
         P_x: where input and output are.
         overlap: see `DistributedConv`.
-        what: for errors.
+        what: name of the layer in errors.
 
     Raises:
         ValueError: a partition without such axes, or that splits the channels.

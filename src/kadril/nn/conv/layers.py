@@ -38,10 +38,11 @@ class DistributedConv(ConvLayer):
         P_x: where the input is.
         in_channels: of the whole input.
         out_channels: of the whole output.
-        kernel_size: for each spatial dim, or for all.
-        stride: likewise.
-        padding: likewise, or "same" or "valid"; of the whole tensor.
-        dilation: likewise.
+        kernel_size: size of the kernel, for each spatial dim or for all.
+        stride: inputs from one output to the next, for each spatial dim or for all.
+        padding: of the whole tensor, for each spatial dim or for all; or "same" or "valid".
+        dilation: inputs from one element of the kernel to the next, for each spatial dim or for
+            all.
         groups: into which channels are divided.
         bias: whether there is one.
         padding_mode: "zeros", "reflect", "replicate" or "circular".

@@ -46,7 +46,7 @@ class SplitForm(ConvForm):
         P_w: where the weight is.
         weight_shape: of the whole weight.
         splits_space: whether spatial dims may be split: the general form.
-        what: for errors.
+        what: name of the layer in errors.
 
     Raises:
         ValueError: partitions that do not match each other or the layer.

@@ -45,12 +45,12 @@ class StripConv(NamedTuple):
 
     Attributes:
         plan: the strips of this worker.
-        convolution: torch's.
+        convolution: the function of torch.
         stride: for each spatial dim.
-        dilation: likewise.
-        groups: of channels.
+        dilation: for each spatial dim.
+        groups: number of groups of channels.
         P_x: whose workers have the blocks.
-        what: for errors.
+        what: name of the layer in errors.
         overlaps: whether the exchange runs beside the convolution of the block.
         compose: from the block, weight and bias to the same result, by a convolution of a copy.
     """
@@ -135,9 +135,9 @@ def convolve_with_strips(
 
     Args:
         x: this worker's block of the input.
-        weight: of the layer.
-        bias: likewise.
-        layer: what to do.
+        weight: weight of the layer.
+        bias: bias of the layer, if it has one.
+        layer: the layer's settings and strips.
         requires_grad: whether any worker's block does. Then all of them are there for the exchange
             of the backward pass.
     """
@@ -254,7 +254,7 @@ def give_back(
     """Run the adjoint of the exchange: gradients of strips' inputs go to those who have them.
 
     Args:
-        layer: what to do.
+        layer: settings and strips of the layer.
         of_inputs: the gradients, for each strip; anything for one that is empty.
         like: has the dtype and the device of the block.
         differentiate_block: gives x*, w* and b* of the block, in which those of others are added.

@@ -78,7 +78,7 @@ class OutputRegions(NamedTuple):
     """The outputs of one position along an axis, as they lie in the whole output.
 
     Attributes:
-        whole: all of them.
+        whole: all outputs.
         before: those that need inputs before the block.
         middle: those that need the block only, or zeros.
         after: those that need inputs after the block.
@@ -179,9 +179,9 @@ def plan_strip(
 
     Args:
         P_x: see `plan_strips`.
-        blocks: likewise.
-        windows: likewise.
-        mode: likewise.
+        blocks: see `plan_strips`.
+        windows: see `plan_strips`.
+        mode: see `plan_strips`.
         regions: for each spatial dim, those of each position along its axis.
         chosen: likewise, the outputs of the strip.
     """

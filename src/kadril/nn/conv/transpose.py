@@ -31,10 +31,11 @@ class DistributedConvTranspose(ConvLayer):
         P_x: where the input is.
         in_channels: of the whole input.
         out_channels: of the whole output.
-        kernel_size: for each spatial dim, or for all.
-        stride: likewise.
-        padding: likewise; outputs that are cut off at both ends of the whole tensor.
-        output_padding: likewise; outputs more at the last end.
+        kernel_size: size of the kernel, for each spatial dim or for all.
+        stride: outputs from one input to the next, for each spatial dim or for all.
+        padding: outputs that are cut off at both ends of the whole tensor, for each spatial dim or
+            for all.
+        output_padding: outputs more at the last end, for each spatial dim or for all.
         groups: into which channels are divided.
         bias: whether there is one.
         dilation: for each spatial dim, or for all.

@@ -72,7 +72,7 @@ class TransposedConvolution:
     Args:
         settings: of the torch layer.
         P_x: where the input is: an axis for the batch, the channels, and each spatial dim.
-        what: for errors.
+        what: name of the layer in errors.
     """
 
     is_transposed = True

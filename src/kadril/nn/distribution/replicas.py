@@ -66,7 +66,7 @@ def whole_of(y: torch.Tensor, P_y: Partition, *, what: str = "whole_of") -> torc
     Args:
         y: block of the global tensor; blocks may have any sizes.
         P_y: one axis for each dim.
-        what: for errors.
+        what: name of the movement in errors.
 
     Returns:
         The global tensor; a copy of `y` on other ranks.
@@ -106,7 +106,7 @@ class WholeGatherer:
 
     Args:
         P: one axis for each dim; those of length 1 are whole already.
-        what: for errors.
+        what: name of the movement in errors.
     """
 
     def __init__(self, P: Partition, what: str = "gather") -> None:
@@ -129,7 +129,7 @@ class Cutter:
 
     Args:
         P: one axis for each dim; along those of length 1 nothing is cut.
-        what: for errors.
+        what: name of the movement in errors.
     """
 
     def __init__(self, P: Partition, what: str = "cut") -> None:

@@ -54,7 +54,7 @@ class DistributedDropout(torch.nn.Module):
         what: name of the layer in errors.
 
     Attributes:
-        seed: of masks.
+        seed: seed from which all masks follow.
         num_calls: in training, so far.
 
     Raises:

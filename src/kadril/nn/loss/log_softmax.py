@@ -33,7 +33,7 @@ def log_softmax(
         dim: which is split among the workers; the others are the same on all.
         group: those workers.
         requires_grad: whether any worker's x does.
-        what: for errors.
+        what: name of the layer in errors.
     """
     if group.transport.size == 1:
         return functional.log_softmax(x, dim)

@@ -142,7 +142,7 @@ def cut_like(
         weight: aligned with the last dims of the input; its dims have the global size, or 1.
         blocks: of the input.
         P_x: where the input is.
-        what: for errors.
+        what: name of the layer in errors.
 
     Raises:
         ValueError: it cannot be broadcast to the input; on all workers.

@@ -55,7 +55,7 @@ class DistributedGroupNorm(ChannelNorm, torch.nn.GroupNorm):
 
     Args:
         P_x: one axis for each dim of the input: batch, channels, space. Any may be split.
-        num_groups: of channels.
+        num_groups: number of groups of channels.
         num_channels: C.
         eps: added to the variance.
         affine: whether there are weight and bias.

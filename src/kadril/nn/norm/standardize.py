@@ -126,7 +126,7 @@ def statistics_of(x: torch.Tensor, rows: Rows, what: str) -> Statistics:
     Args:
         x: local rows, of shape (rows, numbers in each).
         rows: what belongs together.
-        what: for errors.
+        what: name of the layer in errors.
     """
     mean, m2 = row_moments(x.detach())
     here = rows.counts[rows.group.transport.rank]
@@ -165,7 +165,7 @@ def standardize(
         rows: what belongs together.
         eps: added to the variance.
         requires_grad: whether any worker's x does.
-        what: for errors.
+        what: name of the layer in errors.
     """
     anchor = anchor_for(requires_grad)
     wanted = (requires_grad, *(each is not None and each.requires_grad for each in (weight, bias)))
@@ -180,7 +180,7 @@ class How(NamedTuple):
         rows: what belongs together.
         num_values: in each statistic.
         eps: added to the variance.
-        what: for errors.
+        what: name of the layer in errors.
         wanted: whether any worker's x needs a gradient, and whether weight and bias do.
     """
 

@@ -43,9 +43,9 @@ class MoveOperator(NamedTuple):
     """Moves as a linear operator.
 
     Attributes:
-        moves: what to do.
+        moves: what is moved where.
         transport: between all owners and takers.
-        what: for errors.
+        what: name of the operation in errors.
         dtype: of the tensor, which a rank that owns nothing of it cannot tell from its own.
         nothing: shape of what a rank gets that needs nothing.
     """
@@ -88,9 +88,9 @@ def move(
 
     Args:
         x: what this process owns; anything without elements where it owns nothing.
-        moves: what to do.
+        moves: what is moved where.
         transport: between all owners and takers.
-        what: for errors.
+        what: name of the operation in errors.
         requires_grad: whether any owner's tensor does. Then every rank takes part in the backward
             pass, also one that gave nothing.
         dtype: of the tensor; that of `x` where None.

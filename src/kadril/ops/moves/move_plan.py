@@ -155,7 +155,7 @@ def plan_moves(
 
     Args:
         owners: who owns what; boxes do not overlap.
-        takers: who needs what.
+        takers: boxes that each rank needs.
         periods: for each dim, after how many elements it begins anew; None where it ends.
         fill: for what nobody owns.
         is_one_to_one: whether the boxes that are needed do not overlap, and leave nothing out.

@@ -94,12 +94,12 @@ class Mover:
     """Moves the blocks of tensors, again and again.
 
     Args:
-        partition: who take part.
+        partition: the workers that take part.
         owners: those of them that hold the tensor.
         plan: from the structure of the tensor to what this worker does.
         preserve_batch: whether a rank that needs nothing gets a zero-volume tensor with the first
             size of its input, or with none.
-        what: for errors.
+        what: name of the operation in errors.
         descriptions: cache shared by movers with equal settings: from this worker's block (shape,
             dtype, gradient flags) to the descriptions that all workers sent last time. A plan for
             those is tried first. A cache of its own where None.

@@ -51,7 +51,7 @@ def forward_plan(moves: Moves, dtype: torch.dtype, planned: bytes = b"") -> _nat
     """Make a plan of the native core for moves.
 
     Args:
-        moves: what to do.
+        moves: what is moved where.
         dtype: of the tensors, for what nobody owns.
         planned: what all workers said of themselves when this was planned; empty where they have
             agreed on that already.
@@ -71,7 +71,7 @@ def adjoint_plan(moves: Moves, *, copies: bool) -> _native.MovePlan:
     """Make a plan of the native core for moves backwards, without adding anything up.
 
     Args:
-        moves: what to do.
+        moves: what is moved where.
         copies: whether what a worker has itself goes to its place.
     """
     own = [(box, mine) for mine, box in moves.copies] if copies else []
@@ -168,11 +168,11 @@ def run_plan(
     """Run a plan; collective over the ranks that share the memory.
 
     Args:
-        plan: what to do.
+        plan: what is moved where.
         memory: of all who take part.
         source: what is sent from; of any strides.
         target: what is received into, and copied into.
-        what: for errors.
+        what: name of the operation in errors.
         copies: boxes of both that the plan copies.
         mine: what this worker says of itself.
         beside: where it is not received into the target: flat, with room for all that comes.

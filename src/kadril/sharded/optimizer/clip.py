@@ -52,7 +52,7 @@ def total_norm(
     Args:
         transport: transport over the ranks.
         gradients: gradients of this rank's pieces.
-        norm_type: p.
+        norm_type: the p of the norm.
     """
     norms = [float(torch.linalg.vector_norm(each, norm_type)) for each in gradients if each.numel()]
     if math.isinf(norm_type):

@@ -24,7 +24,7 @@ def may_fuse(
     """Whether torch has a fused kernel for the step, and the options allow it.
 
     Args:
-        optimizer: its class.
+        optimizer: class of the optimizer.
         options: options of the optimizer, and of each parameter group.
         tensors: the parameters to step.
     """

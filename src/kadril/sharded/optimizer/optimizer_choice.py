@@ -74,7 +74,7 @@ def without_compiler(
     """Return the class to construct: one without torch's compiler, where that does the same.
 
     Args:
-        optimizer: its class.
+        optimizer: class of the optimizer.
         options: options of the optimizer, and of each parameter group.
     """
     if not is_of_torch(optimizer) or any(each.get("differentiable") for each in options):
@@ -90,7 +90,7 @@ def check_parameters(
     The optimizer is constructed once for placeholders that have shapes and almost no memory.
 
     Args:
-        optimizer: its class.
+        optimizer: class of the optimizer.
         options: options of the optimizer.
         parameters: the parameters to step.
 

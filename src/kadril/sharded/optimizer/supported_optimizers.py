@@ -127,7 +127,7 @@ def choose_rule(optimizer: OptimizerClass, rule: str | None) -> str:
     """Choose the partition rule: `flat` where the optimizer works element by element.
 
     Args:
-        optimizer: its class.
+        optimizer: class of the optimizer.
         rule: the rule that was asked for. `flat` for a class that torch does not have states that
             it works element by element.
 

@@ -57,7 +57,7 @@ class Carrier(Protocol):
         """Send the next bucket of the cycle.
 
         Args:
-            bucket: which.
+            bucket: the next one of the cycle.
             gradients: of its parameters, None where there is none. The carrier owns them now.
             hold: what the caller keeps of them until it sends the next ones.
         """

@@ -96,7 +96,7 @@ def exchange_intents(
     """Tell all ranks what this one intends and has, and learn the same of them; collective.
 
     Args:
-        transport: of the ranks.
+        transport: transport between all ranks.
         intent: of this rank.
         num_parameters: number of bits in `present` and `pending`.
         present: see `Agreement`.

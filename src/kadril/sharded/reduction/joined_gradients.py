@@ -22,7 +22,7 @@ def share_gradients(
     """Give gradients to ranks that have run out of data; collective, and cheap where none has.
 
     Args:
-        transport: of the ranks.
+        transport: transport between all ranks.
         groups: the parameters, alike on all ranks.
         has_data: whether this rank has made a backward pass.
     """

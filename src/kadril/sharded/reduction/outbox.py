@@ -74,7 +74,7 @@ def open_outbox(transport: Transport, bucket_bytes: Sequence[int]) -> _native.Ou
     """Make the outboxes of all ranks; collective. None where ranks share no memory.
 
     Args:
-        transport: of the ranks.
+        transport: transport between all ranks.
         bucket_bytes: sizes of the buckets.
     """
     size = transport.size

@@ -49,7 +49,7 @@ class OutboxCarrier:
     Args:
         shards: parameters and their buckets.
         scale: of gradients, before and after they are added up.
-        box: the outboxes.
+        box: outboxes of all ranks.
     """
 
     def __init__(self, shards: Shards, scale: Scale, box: _native.Outbox) -> None:

@@ -31,7 +31,7 @@ class KerasState(TensorFlowKerasState):
     """A Keras model with its optimizer, and plain values.
 
     Args:
-        model: built.
+        model: a model that is built.
         optimizer: that of the model where None.
         **kwargs: names and first values of what else belongs to the state.
     """

@@ -26,8 +26,8 @@ class TorchState(ObjectState):
     `state_dict` and `load_state_dict`, save their state and keep their identity.
 
     Args:
-        model: usually the one there is; others may be given by any name.
-        optimizer: likewise.
+        model: usually the only one; others may be given by any name.
+        optimizer: usually the only one; others may be given by any name.
         **kwargs: names and values.
     """
 

@@ -93,8 +93,8 @@ class Schedule:
     """An all-reduce.
 
     Attributes:
-        name: for people.
-        phases: in their order.
+        name: shown to people.
+        phases: phases of it, in their order.
         num_chunks: into which the array is cut; 1 where phases do not overlap.
         num_local: ranks of a host, which share its processors.
     """

@@ -43,7 +43,7 @@ class Blocks:
     """The parts of an array by host.
 
     Args:
-        hosts: ranks of each.
+        hosts: ranks of each host.
         lengths: bytes of each rank's part.
     """
 

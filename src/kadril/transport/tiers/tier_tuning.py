@@ -50,7 +50,7 @@ class Measured(NamedTuple):
     Attributes:
         tier: that it belongs to: 1 between hosts, 2 between groups of hosts; 0 inside a host.
         units: its ends, by index within the tier; twice the host for tier 0.
-        speed: of the link.
+        speed: speed of the link.
     """
 
     tier: int
@@ -65,7 +65,7 @@ class TierTuning:
     Attributes:
         hostnames: of the hosts, in the order of the topology.
         topology: whose ranks were there.
-        measured: links.
+        measured: figures of the links that were measured.
         limits: up to which size arrays take which way.
         made: when, in seconds since 1970.
     """
@@ -86,7 +86,7 @@ class TierTuning:
             hostnames: see the class.
             topology: see the class.
             measured: see the class.
-            cores: of a host.
+            cores: number of cores of a host.
         """
         limits = choose_limits(topology, slowest(measured), cores)
         return cls(tuple(hostnames), topology, tuple(measured), limits, time.time())

@@ -41,7 +41,7 @@ def open_bootstrap(
     Args:
         identity: who this process is.
         generation: number of the world within the job.
-        config: its options.
+        config: options of the world.
         is_cancelled: see `Hub.open`; asked where all ranks are on one host.
 
     Raises:

@@ -39,7 +39,7 @@ class InputBalancer:
 
     Args:
         P_x: where the input is.
-        what: for errors.
+        what: name of the input in errors.
         example: global sizes of the example; None where it had no such input.
     """
 

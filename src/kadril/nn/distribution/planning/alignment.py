@@ -32,7 +32,7 @@ def make_alignment(
         have: layout of the operand.
         want: layout in which it is needed.
         work: axes along which the work is split.
-        what: for errors.
+        what: name of the call in errors.
     """
     gathered = tuple(h if h != w else None for h, w in zip(have, want, strict=True))
     cut = tuple(w if h != w else None for h, w in zip(have, want, strict=True))

@@ -20,8 +20,8 @@ class AllSumReduce(Module):
 
     Args:
         P_x: the partition.
-        axes_reduce: to sum over.
-        axes_keep: all others, instead.
+        axes_reduce: axes of the partition to sum over.
+        axes_keep: all other axes of the partition, instead.
 
     Raises:
         ValueError: not exactly one of the two was given.

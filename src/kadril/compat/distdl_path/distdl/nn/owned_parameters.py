@@ -62,8 +62,8 @@ def replicate(x: torch.Tensor, shape: torch.Size, group: Group, what: str) -> to
     Args:
         x: the tensor on the group's first worker; a zero-volume tensor of its dtype elsewhere.
         shape: of the tensor.
-        group: who use it.
-        what: for errors.
+        group: the workers that use it.
+        what: name of the parameter in errors.
     """
     if group.transport.size == 1:
         return x

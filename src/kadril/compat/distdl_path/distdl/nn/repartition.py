@@ -27,7 +27,7 @@ class Repartition(Module):
 
     Args:
         P_x: where the tensor is; one axis for each dim.
-        P_y: where it goes.
+        P_y: partition to which the tensor goes.
         preserve_batch: whether a worker that gets nothing returns a tensor of shape (b, 0) or (0,).
         buffer_manager: not needed here.
 

@@ -76,7 +76,7 @@ class Reduction(NamedTuple):
         layout: of the operand.
         dims: that are reduced.
         keepdim: whether they stay, with one element.
-        what: for errors.
+        what: name of the call in errors.
     """
 
     layout: Layout

@@ -59,7 +59,7 @@ class Window:
 
     Args:
         P_x: one axis for each dim.
-        what: for errors.
+        what: name of the call in errors.
     """
 
     def __init__(self, P_x: Partition, what: str) -> None:

@@ -156,7 +156,7 @@ class MultiheadTwin(nn.Module):
     Args:
         layer: the ordinary one, whose parameters are taken over.
         places: of its operands.
-        what: for errors.
+        what: name of the layer in errors.
         subgrids: of the partition.
     """
 

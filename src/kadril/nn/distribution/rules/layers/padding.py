@@ -27,7 +27,7 @@ class DistributedPad(nn.Module):
         mode: of `F.pad`.
         layout: of the input.
         subgrids: of the partition.
-        what: for errors.
+        what: name of the layer in errors.
     """
 
     def __init__(
