@@ -159,14 +159,21 @@ class ProcessSetConductor:
             note=note,
             is_group=is_group,
         )
+        completion = self._submit_natively(operation, tensors, targets, name, is_named)
+        if not is_named:  # one that was refused does not count: nobody else knows of it
+            self._num_unnamed[verb] += 1
+        return completion
+
+    def _submit_natively(
+        self, operation: _native.Operation, tensors: Any, targets: Any, name: str, is_named: bool
+    ) -> _native.Completion:
+        """Submit to the core, which takes most tensors as they are, or raise why it refuses."""
         submit = self.native.submit
         completion = submit(operation, tensors, targets, name, is_named)
         if completion is NotImplemented:
             tensors, targets = addressed(tensors), addressed(targets)
             completion = submit(operation, tensors, targets, name, is_named)
         if type(completion) is _native.Completion:
-            if not is_named:  # one that was refused does not count: nobody else knows of it
-                self._num_unnamed[verb] += 1
             return completion
         raise to_exception(completion, self.ranks)
 

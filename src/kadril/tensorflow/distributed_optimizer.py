@@ -68,17 +68,48 @@ def DistributedOptimizer(  # noqa: N802 - a function that scripts take for a cla
     )
     passes = (backward_passes_per_step, average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if op == Adasum:
-            if process_set.process_set_id != 0:
-                raise NotImplementedError("Adasum does not support process sets yet")
-            return DistributedAdasumOptimizer(
-                optimizer, name, use_locking, options, backward_passes_per_step
-            )
+        return distribute_v1(optimizer, name, use_locking, options, passes)
+    return distribute_keras(optimizer, name, options, passes)
+
+
+def distribute_v1(
+    optimizer: Any,
+    name: str | None,
+    use_locking: bool,
+    options: ReductionOptions,
+    passes: tuple[int, bool],
+) -> Any:
+    """Return the distributed optimizer of one of TF1.
+
+    Args:
+        optimizer: see `DistributedOptimizer`.
+        name: see `DistributedOptimizer`.
+        use_locking: see `DistributedOptimizer`.
+        options: options of the reduction.
+        passes: how many make a step, and whether their sum is divided by that.
+
+    Raises:
+        NotImplementedError: Adasum over a process set.
+    """
+    if options.op != Adasum:
         return DistributedV1Optimizer(optimizer, name, use_locking, options, *passes)
+    if options.process_set.process_set_id != 0:
+        raise NotImplementedError("Adasum does not support process sets yet")
+    return DistributedAdasumOptimizer(optimizer, name, use_locking, options, passes[0])
+
+
+def distribute_keras(
+    optimizer: Any, name: str | None, options: ReductionOptions, passes: tuple[int, bool]
+) -> Any:
+    """Return the distributed optimizer of one of Keras 3 or tf_keras; see `distribute_v1`.
+
+    Raises:
+        ValueError: Adasum, or an optimizer of another kind.
+    """
     for kind in (keras_optimizer, tf_keras_optimizer):
         is_of_kind = getattr(kind, "is_keras_optimizer", None) or kind.is_tf_keras_optimizer
         if is_of_kind(optimizer):
-            if op == Adasum:
+            if options.op == Adasum:
                 raise ValueError("op == Adasum is not supported yet with Keras")
             return kind.distribute(optimizer, name, options, *passes)
     raise ValueError(

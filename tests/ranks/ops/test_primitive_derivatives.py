@@ -17,7 +17,7 @@ import kadril.ops
 from kadril import ops
 from kadril.errors import KadrilError, MismatchError
 from kadril.ops.halo import widen
-from kadril.partition import world_partition
+from kadril.partition import Partition, world_partition
 from kadril.testing import integer_valued, ranks
 from kadril.world import World
 
@@ -61,9 +61,17 @@ def cases(world: World) -> dict[str, PrimitiveCase]:
     """Return the cases: at least one for each name that `kadril.ops` has."""
     P_x, P_y = grid(world, (2, 1)), grid(world, (1, 2))
     one = grid(world, (1, 1))
-    halo = [(1, 1), (0, 2)]
-    needs = [widen(before, after) for before, after in halo]
-    none = torch.empty(0, dtype=torch.float64)
+    return {
+        **along_an_axis(P_x),
+        **to_other_blocks(P_x, P_y),
+        **from_or_to_one(world, P_x, P_y),
+        **of_copies(world, one, P_x, P_y),
+        "correct_zero_volume": PrimitiveCase(ops.correct_zero_volume, lambda x: x),
+    }
+
+
+def along_an_axis(P_x: Partition) -> dict[str, PrimitiveCase]:
+    """Return cases of collectives of the workers along an axis."""
     return {
         "all_sum_reduce": PrimitiveCase(
             lambda x: ops.all_sum_reduce(x, P_x, (0,)), lambda x: [x[0] + x[1]] * 2
@@ -92,6 +100,14 @@ def cases(world: World) -> dict[str, PrimitiveCase]:
         "all_to_all": PrimitiveCase(
             lambda x: ops.all_to_all(x, P_x, 0, 1, 0), lambda x: halves(torch.cat(x), 1)
         ),
+    }
+
+
+def to_other_blocks(P_x: Partition, P_y: Partition) -> dict[str, PrimitiveCase]:
+    """Return cases of blocks that become other ones, or get halos."""
+    halo = [(1, 1), (0, 2)]
+    needs = [widen(before, after) for before, after in halo]
+    return {
         "repartition": PrimitiveCase(
             lambda x: ops.repartition(x, P_x, P_y), lambda x: halves(torch.cat(x), 1)
         ),
@@ -110,6 +126,13 @@ def cases(world: World) -> dict[str, PrimitiveCase]:
         "HaloExchanger": PrimitiveCase(
             ops.HaloExchanger(P_x, needs, fill=5.0), lambda x: padded(torch.cat(x), 5.0)
         ),
+    }
+
+
+def from_or_to_one(world: World, P_x: Partition, P_y: Partition) -> dict[str, PrimitiveCase]:
+    """Return cases in which one worker has the whole tensor."""
+    none = torch.empty(0, dtype=torch.float64)
+    return {
         "gather": PrimitiveCase(lambda x: ops.gather(x, P_x), lambda x: [torch.cat(x), none]),
         "Gatherer": PrimitiveCase(ops.Gatherer(P_x, 1), lambda x: [none, torch.cat(x)]),
         "scatter": PrimitiveCase(
@@ -120,6 +143,15 @@ def cases(world: World) -> dict[str, PrimitiveCase]:
         "Scatterer": PrimitiveCase(
             ops.Scatterer(P_y, 1), lambda x: halves(x[1], 1), holds=world.rank == 1
         ),
+    }
+
+
+def of_copies(
+    world: World, one: Partition, P_x: Partition, P_y: Partition
+) -> dict[str, PrimitiveCase]:
+    """Return cases in which several workers hold the same tensor, or parts of one sum."""
+    none = torch.empty(0, dtype=torch.float64)
+    return {
         "broadcast": PrimitiveCase(
             lambda x: ops.broadcast(x, one, P_x), lambda x: [x[0], x[0]], holds=world.rank == 0
         ),
@@ -136,7 +168,6 @@ def cases(world: World) -> dict[str, PrimitiveCase]:
         "spread": PrimitiveCase(
             lambda x: ops.spread(x, P_x.group), lambda x: [x[0], x[0]], takes_one=True
         ),
-        "correct_zero_volume": PrimitiveCase(ops.correct_zero_volume, lambda x: x),
     }
 
 

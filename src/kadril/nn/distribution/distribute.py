@@ -125,11 +125,7 @@ def distribute(
     """
     examples = (example,) if isinstance(example, torch.Tensor) else tuple(example)
     maker = ProgramMaker(model, partition, examples, gather)
-    device = next((each.device for each in model.parameters()), torch.device("cpu"))
-    programs = []
-    for mode in (True, False):
-        modes = {path: mode for path, _ in model.named_modules()}
-        programs.append(maker(ProgramRequest(examples, {}, modes, device)))
+    programs = maker.for_training_and_evaluation()
     twin = maker.builder.finish(maker, examples, programs[0].P_y)
     same_on_all(partition, [*model.parameters(), *model.buffers()], what="distribute")
     return twin
@@ -181,6 +177,15 @@ class ProgramMaker:
         if error is not None or found is None:
             raise error or AssertionError("there is a plan, or an error")
         return self.builder.program(*found)
+
+    def for_training_and_evaluation(self) -> list[Program]:
+        """Return the programs for the examples, in both modes; raises what a call does."""
+        device = next((each.device for each in self.model.parameters()), torch.device("cpu"))
+        paths = [path for path, _ in self.model.named_modules()]
+        return [
+            self(ProgramRequest(tuple(self.examples), {}, dict.fromkeys(paths, mode), device))
+            for mode in (True, False)
+        ]
 
 
 def check_axes(examples: Sequence[Any], partition: Partition) -> None:
