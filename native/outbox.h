@@ -43,8 +43,8 @@ struct Block {
 
 class Outbox {
  public:
-  // A rank may be ahead by so many blocks. The slot that was emptied last is filled next, so that
-  // few are in use, and in the cache, while ranks keep pace.
+  // Number of blocks by which a rank may be ahead. The slot that was emptied last is filled next,
+  // so that few are in use, and in the cache, while ranks keep pace.
   static constexpr int num_slots = 16;
   static constexpr uint64_t line_bytes = 64;
 
@@ -58,7 +58,7 @@ class Outbox {
   int64_t num_posted() const { return num_posted_; }
   int64_t num_taken() const { return num_taken_; }
   uint64_t bytes_for_one() const { return bytes_for_one_; }
-  // Where in a slot what a rank gives another lies.
+  // Place within a slot of what one rank gives another.
   uint64_t position(int sender, int receiver) const {
     return static_cast<uint64_t>(receiver - (receiver > sender)) * bytes_for_one_;
   }

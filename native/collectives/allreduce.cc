@@ -105,8 +105,8 @@ class AllReduce {
     visit_.hit(Phase::mid_copy);
   }
 
-  // The own part, straight from the own memory, to the own memory and to where
-  // the others look for it.
+  // This member's own part: its sum goes to its own target, and to where the others look for
+  // it.
   void reduce_part(uint64_t round) {
     const Range mine = part_of(round, visit_.me());
     const uint64_t offset = (round * chunk_ + mine.begin) * item_;

@@ -1,9 +1,10 @@
 // Exchange: each member sends to and receives from any members in one call.
 //
 // At the first meeting every member posts a table of its messages, so that all members can check
-// all pairs. What it gives it has laid open by then, if that is not much: in the posting itself, or
-// in memory of its own that is filled early. Otherwise there are further meetings. A member's
-// staging half is cut into as many stripes as it has messages; in each round every stripe moves on:
+// all pairs. By then it has also laid open what it gives, if that is not much: in the posting
+// itself, or in memory of its own that is filled early. Otherwise there are further meetings. A
+// member's staging half is cut into as many stripes as it has messages; in each round every stripe
+// moves on:
 //
 //     half:  | stripe 0: next slice of message 0 | stripe 1: next slice of message 1 | ... |
 //

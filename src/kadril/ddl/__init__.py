@@ -22,7 +22,7 @@ DDL had three interfaces; the names of all are here:
 | file | what it holds |
 |---|---|
 | `options.py` | the text of `mode` and of DDL_OPTIONS |
-| `topology.py` | dimensions of a mode, held against the real hosts |
+| `topology.py` | dimensions of a mode, compared with the real hosts |
 | `learner.py` | init, finalize, rank, size |
 | `session.py` | runs and records all-reduces |
 | `reducing.py`, `broadcasting.py` | the collectives |

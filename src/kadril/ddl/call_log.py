@@ -71,7 +71,7 @@ class Statistics(NamedTuple):
 
     @property
     def latest(self) -> int:
-        """The rank that is late the most."""
+        """The rank with the largest lateness."""
         return int(np.argmax(self.lateness))
 
     @property

@@ -68,7 +68,7 @@ def floors_of(arrays: Sequence[torch.Tensor], largest: Sequence[float]) -> list[
 
 
 def floor_of(dtype: torch.dtype, largest: float) -> float:
-    """The least |reference| that an error is held against."""
+    """The least |reference| that an error is divided by."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 1.0
     info = torch.finfo(dtype)

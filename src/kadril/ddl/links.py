@@ -26,7 +26,7 @@ __all__ = ["Link", "find_slow_link", "probe_links"]
 
 PROBE_BYTES = 512 << 10
 NUM_TRIES = 3
-SLOW = 1.5  # times as slow as the links that it is held against
+SLOW = 1.5  # times as slow as the links that it is compared with
 
 
 class Link(NamedTuple):

@@ -1,4 +1,4 @@
-"""The dimensions of a mode, held against the hosts that the learners really run on.
+"""The dimensions of a mode, compared with the hosts that the learners really run on.
 
     -mode n:4x3    4 learners on a host, 3 hosts: 12 learners
 

@@ -29,7 +29,7 @@ class ProgressBar:
         self.quarter = 0
 
     def __call__(self, stage: Stage, done: int, total: int) -> None:
-        """Tell that so many batches of a stage are done."""
+        """Report how many batches of a stage are done."""
         if done == 1:
             self.start, self.quarter = time.perf_counter(), 0
         quarter = 4 * done // total

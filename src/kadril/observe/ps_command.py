@@ -72,7 +72,7 @@ def look_at(job: RunningJob, *, with_stacks: bool) -> list[RankReport]:
 
 
 def print_sections(title: str, texts: Sequence[tuple[int, str]]) -> None:
-    """Print a text of each rank; those of ranks that have the same once."""
+    """Print a text of each rank; texts that are equal are printed once."""
     print(f"\n{title}")
     for section in collapse([(rank, (f"\n{text}", None)) for rank, text in texts]):
         head, _, body = section.partition("\n")

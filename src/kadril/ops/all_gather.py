@@ -114,12 +114,12 @@ def gather_over(x: torch.Tensor, group: Group, dim: int, what: str) -> torch.Ten
 
 
 class AllGatherOperator(NamedTuple):
-    """Blocks put together; the adjoint is the sum of what each worker's has come to.
+    """Blocks put together; the adjoint sums what all workers have for each block.
 
     Attributes:
         group: the line of workers.
-        dim: along which.
-        sizes: of their blocks.
+        dim: the dim along which blocks are put together.
+        sizes: sizes of their blocks along it.
         what: name of the operation in errors.
     """
 

@@ -39,7 +39,7 @@ def reduce_scatter(
     sizes: Sequence[int] | None = None,
     what: str = "ReduceScatter",
 ) -> torch.Tensor:
-    """Sum over axes of a partition, and keep a block of the sum each; collective over it.
+    """Sum over axes of a partition; each worker keeps a block of the sum. Collective over it.
 
     Args:
         x: of the same shape on all workers in line; without elements on ranks that are not in the

@@ -1,4 +1,4 @@
-"""Replicated tensors: one vector that many workers hold, all the same.
+"""Replicated tensors: one vector, of which many workers hold identical copies.
 
 A parameter that every worker has a copy of, a loss that every worker knows the value of. Such a
 vector counts once: <a, b> is taken on one worker. With that inner product,
@@ -56,7 +56,7 @@ def total(x: torch.Tensor, group: Group, *, what: str = "total") -> torch.Tensor
 
 
 class SpreadOperator(NamedTuple):
-    """A copy for each; the adjoint is the sum."""
+    """A copy for each worker; the adjoint is the sum."""
 
     group: Group
     what: str

@@ -161,7 +161,7 @@ class Description(NamedTuple):
 
 
 def description_of(x: torch.Tensor) -> bytes:
-    """Describe what this worker holds. Nothing is refused here: what one finds, all shall find."""
+    """Describe what this worker holds. Nothing is refused yet, so that all raise the same error."""
     is_recording = torch.is_grad_enabled()
     shape = x.shape[:MAX_DIMS]
     return DESCRIPTION.pack(
@@ -252,7 +252,7 @@ def is_differentiable(dtype: torch.dtype) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def shared_plans(*settings: Hashable) -> PlanCache:
-    """Return the plans of all layers with the same settings: a network has many that are alike.
+    """Return the plans that all layers of the same settings share: a network has many of them.
 
     Args:
         settings: all that plans follow from besides the structure; plain values, since they are
@@ -262,7 +262,7 @@ def shared_plans(*settings: Hashable) -> PlanCache:
 
 
 class PlanCache:
-    """Plans by what they follow from; the last few are kept."""
+    """A cache of the last few plans, by what they follow from."""
 
     def __init__(self, capacity: int = 16) -> None:
         self._capacity = capacity

@@ -1,4 +1,4 @@
-"""Zero-volume tensors: what a rank has that holds nothing of a distributed tensor.
+"""Zero-volume tensors: what a rank has in place of a block, if it holds none of a tensor.
 
 They flow through the graph like any other, so that the backward pass gets to every rank: all of
 them have to be there for its collectives.
@@ -35,7 +35,7 @@ def zero_volume_tensor(
 
 
 def nothing_of(x: torch.Tensor, partition: Partition, what: str) -> torch.Tensor:
-    """Return what a rank gets from an operation of others: a copy of its empty tensor.
+    """Return the result on a rank that takes no part: a copy of its empty tensor.
 
     Raises:
         ValueError: it has some, which would be lost.
@@ -58,7 +58,7 @@ def correct_zero_volume(x: torch.Tensor) -> torch.Tensor:
 
 
 class CorrectFunction(torch.autograd.Function):
-    """Nothing as the number 0, and back."""
+    """A tensor without elements as the number 0, and back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ def save(
     planner: SavePlanner | None = None,
     world: World | None = None,
 ) -> None:
-    """Write a checkpoint, each rank what it has; collective.
+    """Write a checkpoint, to which each rank adds what it has; collective.
 
     Args:
         state_dict: as `torch.distributed.checkpoint.save` takes it: trainers, modules and others

@@ -458,7 +458,7 @@ class POS_Trainer(ScalerGuard, torch.optim.Optimizer):  # noqa: N801 - the name 
         put_state(self.optimizer, loaded, keeps_dtypes=stored.keeps_dtypes)
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write parameters and state to a directory, each rank what it owns; collective.
+        """Write parameters and state to a directory; each rank writes what it owns. Collective.
 
         What was there before stays whole until the new one is: a kill at any moment leaves one that
         can be loaded. All ranks have to see the same directory.

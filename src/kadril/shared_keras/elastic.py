@@ -45,7 +45,7 @@ class CommitState(CallbackPart):
 class UpdateBatchState(CallbackPart):
     """Keeps `state.batch` at the last batch of this epoch; 0 between epochs.
 
-    `fit` begins an epoch with its first batch all the same: to go on in the middle, give it the
+    `fit` still begins an epoch with its first batch: to continue in the middle, give it the
     remaining data or `steps_per_epoch=steps - state.batch`.
 
     Args:

@@ -125,7 +125,7 @@ def allgather(
     is_group: bool = False,
     ignore_name_scope: bool = False,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Concatenate rows of all ranks; gives also the rows of each, for each tensor of a group."""
+    """Concatenate rows of all ranks; also gives the rows of each, for each tensor of a group."""
     kind = "HorovodGroupedAllgather" if is_group else "HorovodAllgather"
     named = name_op(kind, name, tensors, ignore_name_scope)
     if LIBRARY is None:

@@ -110,7 +110,7 @@ def fingerprint(compiler: str) -> str:
 
 
 def tf_flags() -> list[str]:
-    """Flags of TensorFlow, its headers as those of the system: they give a hundred warnings."""
+    """Flags of TensorFlow, with its headers as system headers: they give a hundred warnings."""
     flags = []
     for flag in tf.sysconfig.get_compile_flags():
         flags += ["-isystem", flag.removeprefix("-I")] if flag.startswith("-I") else [flag]

@@ -240,6 +240,6 @@ def dense(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def group_all(ops: Sequence[Any]) -> Any:
-    """An op that is done when all are."""
+    """An op that is done when all of these are."""
     with tf.control_dependencies(list(ops)):
         return tf.no_op()

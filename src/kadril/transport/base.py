@@ -290,11 +290,14 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def revoke(self, reason: str = "") -> None:
-        """Give the group up: every rank that waits in it, or calls it later, raises `Revoked`."""
+        """Give up the group: every rank that waits in it, or calls it later, raises `Revoked`."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave the group; local, and may be called again. Who still waits raises `PeerLost`."""
+        """Leave the group; local, and may be called again.
+
+        A rank that still waits in it raises `PeerLost`.
+        """
 
     # What a transport supplies. Arguments were checked; every rank of the group makes the call.
 

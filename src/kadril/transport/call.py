@@ -1,4 +1,4 @@
-"""A call: what one rank asks its group for, and how it is held against what the others ask for.
+"""A call: what one rank asks its group for, and how it is compared with what the others ask for.
 
 Every rank writes its call as text, e.g. `allreduce(float32[2, 3], sum, name='grad')`. Where the
 texts differ nothing moves, and every rank raises a `MismatchError` that shows all of them.

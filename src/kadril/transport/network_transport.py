@@ -282,8 +282,8 @@ class NetworkTransport(NetworkGroup, Transport):
     ) -> Memory:
         """Send piece r to rank r, reduce what came from the others, and return the result.
 
-        The target may be the own piece; where it is None the result is in memory that the next call
-        reuses.
+        The target may be this rank's own piece; where it is None the result is in memory that the
+        next call reuses.
         """
         mine = pieces[self.rank]
         sources = view_parts(self._scratch_of(mine.size * self.size), [mine.size] * self.size)

@@ -30,7 +30,7 @@ def keep_heap() -> None:
 
 
 def trim_heap() -> None:
-    """Give what is free back to the system; after something large that does not come again."""
+    """Give free memory back to the system, after something large that does not come again."""
     trim = find_function("malloc_trim")
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -260,7 +260,7 @@ def by_kadril(base: Identity, environment: Mapping[str, str]) -> Identity:
 
 
 def by_torchrun(base: Identity, environment: Mapping[str, str]) -> Identity:
-    """Identity under torchrun, or who sets the same variables: they name the address of a store."""
+    """Identity under torchrun, or what sets the same variables, which name a store's address."""
     rendezvous = master(environment) or base.fallback
     if not rendezvous and base.size != 1:
         raise ConfigError(

@@ -164,7 +164,7 @@ class Membership:
         return changes
 
     def _hear(self, timeout: float | None) -> None:
-        """Take what the launcher has sent; wait for it for so long, or for ever."""
+        """Take what the launcher has sent; wait for it up to a time, or without a limit."""
         ready, _, _ = select.select([self._connection], [], [], timeout)
         if not ready:
             return

@@ -63,7 +63,7 @@ def meet_neighbours(
 def _exchange_offers(
     bootstrap: Bootstrap, neighbours: tuple[int, ...], stack: contextlib.ExitStack
 ) -> dict[str, object]:
-    """Step 2; gives the offer of this rank's leader. The directory is removed with the stack."""
+    """Do step 2, and return the offer of this rank's leader; the stack removes the directory."""
 
     def offer() -> bytes:
         if len(neighbours) == 1 or bootstrap.rank != neighbours[0]:
@@ -83,7 +83,7 @@ def _exchange_offers(
 
 
 def _look(bootstrap: Bootstrap, leader: int, offer: dict[str, object]) -> tuple[bytes, list[bool]]:
-    """Step 3; gives the secret, and for each rank whether it saw its leader's directory."""
+    """Do step 3: return the secret, and for each rank whether it saw its leader's directory."""
     secret = b""
 
     def look() -> bytes:
@@ -98,7 +98,7 @@ def _look(bootstrap: Bootstrap, leader: int, offer: dict[str, object]) -> tuple[
 
 
 def read_offer(secret_file: str, expected: str, leader: int) -> bytes:
-    """The secret, or nothing where there is no such file here.
+    """Return the secret; nothing where there is no such file here.
 
     Raises:
         RendezvousError: there is one and it is not to be trusted.

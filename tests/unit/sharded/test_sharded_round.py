@@ -315,7 +315,7 @@ def test_no_turn_without_an_order() -> None:
 
 
 def test_nothing_may_leave_a_held_round() -> None:
-    with pytest.raises(StateError, match="bucket 1 is sent although"):
+    with pytest.raises(StateError, match="bucket 1 is sent before all ranks know"):
         held().take(1, 0b100, is_given=True)
 
 

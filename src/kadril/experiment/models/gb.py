@@ -119,7 +119,7 @@ class GB(MLP):
                 logger.info("class %d: best single output has an AUC of %.3f", number, area)
 
     def pretrain(self, inputs: torch.Tensor) -> list[Record]:
-        """Do the whole pretraining; return what came of each epoch."""
+        """Do the whole pretraining; return the results of each epoch."""
         return [
             self.pretrain_epoch(stage, inputs)
             for stage in self.stages()

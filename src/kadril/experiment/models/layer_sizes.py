@@ -13,7 +13,7 @@ __all__ = ["check_layer_sizes"]
 
 
 class Maps:
-    """Input of a layer: so many maps of some size, or so many numbers.
+    """Input of a layer: a number of maps of some size, or a number of values.
 
     Attributes:
         source: what makes them.

@@ -349,7 +349,7 @@ class Model(torch.nn.Module):
         return self.towers is None or (self.towers.rank == 0 and self.towers.group_index == 0)
 
     def log_record(self, record: Record) -> None:
-        """Log what came of an epoch, on one rank."""
+        """Log the results of an epoch, on one rank."""
         if not self.is_reporting:
             return
         if record.kind == "pretrain":

@@ -176,6 +176,6 @@ class FeatureForm(ConvForm):
         return convolve
 
     def __str__(self) -> str:
-        """Return where it is, for people."""
+        """Describe where the layer is, and how it exchanges halos."""
         overlap = "" if self.kind.is_transposed else f"overlap={self.overlaps}, "
         return f"{overlap}P_x={text(self.P_x.shape)}"

@@ -150,7 +150,7 @@ class SplitForm(ConvForm):
         return y if bias is None else y + bias.view(-1, *[1] * self.settings.num_spatial)
 
     def __str__(self) -> str:
-        """Return where it is, for people."""
+        """Describe where the layer is."""
         return f"P_x={text(self.P_x.shape)}, P_y={text(self.P_y.shape)}, P_w={text(self.P_w.shape)}"
 
 

@@ -98,7 +98,7 @@ class DistributedBatchNorm(ChannelNorm, _BatchNorm):
 
     @classmethod
     def of(cls, layer: _BatchNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """Return the partitioned twin of a layer, with its parameters and buffers themselves.
+        """Return the partitioned twin of a layer, which has the very same parameters and buffers.
 
         Args:
             layer: a `torch.nn.BatchNorm*d`.

@@ -85,7 +85,7 @@ class DistributedLayerNorm(LastDimsNorm, torch.nn.LayerNorm):
 
     @classmethod
     def of(cls, layer: torch.nn.LayerNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """Return the partitioned twin of a layer, with its parameters themselves."""
+        """Return the partitioned twin of a layer, which has the very same parameters."""
         twin = cls(
             P_x,
             list(layer.normalized_shape),

@@ -72,7 +72,7 @@ class DistributedRMSNorm(LastDimsNorm, torch.nn.RMSNorm):
 
     @classmethod
     def of(cls, layer: torch.nn.RMSNorm, P_x: Partition, *, what: str | None = None) -> Self:
-        """Return the partitioned twin of a layer, with its parameter itself."""
+        """Return the partitioned twin of a layer, which has the very same parameter."""
         settings = (list(layer.normalized_shape), layer.eps, layer.elementwise_affine)
         twin = cls(P_x, *settings, device="meta", what=what)
         twin.weight = layer.weight

@@ -79,7 +79,7 @@ class Statistics(NamedTuple):
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in: float32 for the 16-bit ones."""
+    """Return the dtype to compute in: float32 for tensors of 16 bits."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 

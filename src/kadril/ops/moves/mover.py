@@ -1,4 +1,4 @@
-"""A mover: blocks that are moved again and again, as it follows from what all workers hold.
+"""A mover, which moves blocks again and again, by what all workers hold of a tensor.
 
 On shared memory, agreeing on that and moving are one call:
 

@@ -30,7 +30,7 @@ def clip_to_norm(
     if error_if_nonfinite and not bool(torch.isfinite(result)):
         raise RuntimeError(
             f"the norm of order {norm_type} of all gradients is {norm}; give"
-            " error_if_nonfinite=False to go on all the same"
+            " error_if_nonfinite=False to continue anyway"
         )
     scale_down(gradients, norm, float(max_norm))
     return result

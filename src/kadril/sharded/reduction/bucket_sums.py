@@ -1,4 +1,4 @@
-"""Sums of the blocks that all ranks have posted, each rank its own part.
+"""Sums of the blocks that all ranks have posted; each rank adds up its own part.
 
 Blocks are added in the order of the ranks, and those of several backward passes in the order of the
 passes: the result does not depend on who comes first.

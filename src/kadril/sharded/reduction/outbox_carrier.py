@@ -194,7 +194,7 @@ class OutboxCarrier:
             elif any(
                 box.walked(rank) >= end_of_cycle or box.is_settling(rank) for rank in laggards
             ):
-                return  # it is through with this pass, and may need us before it comes here again
+                return  # it has sent all of this pass, and may wait for us before it sends more
             elif time.monotonic() - since > PATIENCE:
                 self._is_patient = False
                 return

@@ -165,7 +165,9 @@ class Round:
             StateError: the round is held, so that nothing may leave.
         """
         if self.state is State.HELD:
-            raise StateError(f"bucket {number} is sent although dropped gradients are about")
+            raise StateError(
+                f"bucket {number} is sent before all ranks know of gradients that were dropped"
+            )
         self._forget_arrivals(number)
         self.present |= came
         self.has_given |= is_given and came != 0
@@ -185,7 +187,8 @@ class Round:
         """Note what came on any rank, now that all of it is with its owners.
 
         Raises:
-            StateError: buckets of a cycle are missing, or dropped gradients are about.
+            StateError: buckets of a cycle are missing, or some ranks do not know yet of gradients
+                that were dropped.
         """
         self._check_between_cycles("settle")
         if self.state is State.HELD:

@@ -42,7 +42,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
 ) -> None:
-    """Write parameters and state, each rank what it owns; collective.
+    """Write parameters and state; each rank writes what it owns. Collective.
 
     Args:
         transport: dedicated transport over the ranks.
