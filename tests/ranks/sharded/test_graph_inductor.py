@@ -51,3 +51,31 @@ def run_with_cold_and_warm_caches(world: World) -> None:
         plan.close()
     # Forward and backward, of files that this rank, and then its peer, has written.
     assert hits[1:] == [2, 2]
+
+
+class Shared(torch.nn.Module):
+    """Two parameters, of which the gradient of `second` is made of that of `first`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.zeros(4, 6))
+        self.second = torch.nn.Parameter(torch.zeros(4, 6))
+
+    def forward(self, factor: torch.Tensor) -> torch.Tensor:
+        return (self.first + self.second * factor) * 3
+
+
+@pytest.mark.long
+@ranks(2, timeout=110)
+def test_a_gradient_that_is_read_again_is_reduced_in_a_copy(world: World, tmp_path: Path) -> None:
+    """Inductor left the copy out, so the second gradient was made of what was reduced already."""
+    model = Shared()
+    plan = OwnerPlan(model.named_parameters(), {"first": 0, "second": 0}, world.transport)
+    factor = batch(world.rank, dtype=torch.float32)
+    weight = 1 + world.rank  # else the mean were each rank's own
+    expected = reference(model, world, factor, weight)
+    with inductor(tmp_path):
+        forget()
+        (weight * total(torch.compile(model, backend=kadril_backend)(factor))).backward()
+    assert_gradients(model, plan, expected)
+    plan.close()

@@ -8,6 +8,7 @@ by identity; in the backward graph they are only places.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,23 @@ from torch import fx
 
 from kadril.errors import UnsupportedError
 
-__all__ = ["ParameterGradient", "find_gradients", "output_node", "storage_key", "value_of"]
+__all__ = [
+    "ParameterGradient",
+    "find_gradients",
+    "is_computed",
+    "output_node",
+    "storage_key",
+    "value_of",
+]
+
+# Operators whose results are as large as one of their arguments, and never the argument itself.
+COMPUTING = {
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten.mm.default,
+}
 
 
 class ParameterGradient(NamedTuple):
@@ -84,6 +101,28 @@ def storage_key(node: fx.Node) -> int | None:
     return None if value is None else value.untyped_storage()._cdata
 
 
+def is_computed(node: fx.Node) -> bool:
+    """Whether a node's result is never one of its arguments, whatever compilers leave out.
+
+    They leave out what changes nothing: a copy of what has the same form, a factor of 1, one part
+    that is joined to no other. So where an argument has as many elements it may come to stand for
+    the result.
+    """
+    made = node.all_input_nodes[0] if node.target is operator.getitem else node  # one of several
+    if made.op != "call_function":
+        return False
+    num_elements = num_elements_of(node)
+    return made.target in COMPUTING or all(
+        num_elements_of(each) != num_elements for each in made.all_input_nodes
+    )
+
+
+def num_elements_of(node: fx.Node) -> int:
+    """Return the number of a tensor's elements, dynamic sizes as in the example; 0 for others."""
+    value = value_of(node)
+    return 0 if value is None else math.prod(hint(length) for length in value.shape)
+
+
 def storage_bytes(node: fx.Node) -> int:
     """Return the size of the memory behind a node's tensor; dynamic sizes as in the example."""
     value = value_of(node)
@@ -92,7 +131,7 @@ def storage_bytes(node: fx.Node) -> int:
     num_bytes = value.untyped_storage().nbytes()
     if isinstance(num_bytes, int):
         return num_bytes
-    return math.prod(hint(length) for length in value.shape) * value.element_size()
+    return num_elements_of(node) * value.element_size()
 
 
 def hint(length: int | torch.SymInt) -> int:

@@ -1,12 +1,13 @@
 """The operators that the pass puts into a backward graph.
 
     token = begin_gradients(key, total)
-    reduce_gradient_(gradient, token, key, name, 0, total)      the owner: in place
+    copy = copy_gradient(gradient)                              the owner, where others read it too
+    reduce_gradient_(copy, token, key, name, 0, total)          the owner: in place
     send_gradient(gradient, token, key, name, 1, total, ...)    everyone else
     give_gradient_(gradient, token, key, name, 2, total)        the same, where it is not read again
 
-All of them but the first mutate the token. So none is dead code where its gradient is dropped, and
-no compiler may change their order, although they have nothing else in common. The token also holds
+Those that send mutate the token. So none is dead code where its gradient is dropped, and no
+compiler may change their order, although they have nothing else in common. The token also holds
 how far the pass has come; an operator that finds another number there than its own was moved, and
 says so instead of mixing gradients.
 
@@ -28,10 +29,12 @@ from kadril.sharded.ownership.gradient_memory import raw_grad
 
 __all__ = [
     "BEGIN",
+    "COPY",
     "GIVE",
     "REDUCE",
     "SEND",
     "begin_gradients",
+    "copy_gradient",
     "give_gradient_",
     "reduce_gradient_",
     "send_gradient",
@@ -44,6 +47,7 @@ LIBRARY = torch.library.Library("kadril", "FRAGMENT")  # type: ignore[no-untyped
 CALL = "Tensor(b!) token, str key, str name, int place, int total"
 SCHEMAS = (
     "begin_gradients(str key, int total) -> Tensor",
+    "copy_gradient(Tensor gradient) -> Tensor",
     f"reduce_gradient_(Tensor(a!) gradient, {CALL}) -> ()",
     f"send_gradient(Tensor gradient, {CALL}, bool is_dropped) -> ()",
     f"give_gradient_(Tensor(a!) gradient, {CALL}) -> ()",
@@ -54,6 +58,11 @@ def begin_gradients(key: str, total: int) -> torch.Tensor:
     """Make a token for one run of a graph with `total` gradients."""
     registration(key)  # raises before anything is sent
     return torch.zeros(1, dtype=torch.int64)
+
+
+def copy_gradient(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a copy in one piece. Copies of torch are left out by compilers, which know them."""
+    return gradient.clone(memory_format=torch.contiguous_format)
 
 
 def reduce_gradient_(
@@ -128,9 +137,11 @@ def declare() -> None:
     """Make the operators known to torch."""
     for schema in SCHEMAS:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    for function in (begin_gradients, reduce_gradient_, send_gradient, give_gradient_):
+    functions = (begin_gradients, copy_gradient, reduce_gradient_, send_gradient, give_gradient_)
+    for function in functions:
         LIBRARY.impl(function.__name__, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake("kadril::begin_gradients", fake_token, lib=LIBRARY)
+    torch.library.register_fake("kadril::copy_gradient", copy_gradient, lib=LIBRARY)
     for name in ("reduce_gradient_", "send_gradient", "give_gradient_"):
         torch.library.register_fake(f"kadril::{name}", lambda *_: None, lib=LIBRARY)
 
@@ -144,6 +155,7 @@ declare()
 
 # As nodes of a graph have them.
 BEGIN = torch.ops.kadril.begin_gradients.default
+COPY = torch.ops.kadril.copy_gradient.default
 REDUCE = torch.ops.kadril.reduce_gradient_.default
 SEND = torch.ops.kadril.send_gradient.default
 GIVE = torch.ops.kadril.give_gradient_.default

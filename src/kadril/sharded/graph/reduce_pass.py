@@ -24,11 +24,12 @@ from kadril.sharded.graph.gradient_plan import GradientPlan
 from kadril.sharded.graph.graph_gradients import (
     ParameterGradient,
     find_gradients,
+    is_computed,
     output_node,
     storage_key,
     value_of,
 )
-from kadril.sharded.graph.operators import BEGIN, GIVE, REDUCE, SEND
+from kadril.sharded.graph.operators import BEGIN, COPY, GIVE, REDUCE, SEND
 from kadril.sharded.graph.options import Order
 from kadril.sharded.graph.registry import Registration
 
@@ -124,14 +125,15 @@ def can_be_overwritten(graph: fx.Graph, gradient: ParameterGradient) -> bool:
     """Whether the memory of a gradient is nobody else's, and in one piece.
 
     A gradient may be a view of an input, as in `y = x + bias`, or be read again by other nodes: a
-    reduction in place would change what they see.
+    reduction in place would change what they see. It may be a copy of such a tensor, too, and the
+    inner compiler leave out the copy: it does not ask who writes to it.
     """
     value = value_of(gradient.node)
     if value is None or not value.is_contiguous():
         return False
     key = storage_key(gradient.node)
     relatives = [node for node in graph.nodes if storage_key(node) == key]
-    if any(node.op == "placeholder" for node in relatives):
+    if not is_computed(relatives[0]):
         return False
     readers = {user for node in relatives for user in node.users} - set(relatives)
     outputs = output_node(graph)
@@ -144,11 +146,7 @@ def add_copy(graph: fx.Graph, gradient: ParameterGradient, after: fx.Node) -> fx
     value = value_of(gradient.node)
     assert value is not None  # noqa: S101 - `find_gradients` gives tensors only
     with graph.inserting_after(after):
-        copy = graph.call_function(
-            torch.ops.aten.clone.default,
-            (gradient.node,),
-            {"memory_format": torch.contiguous_format},
-        )
+        copy = graph.call_function(COPY, (gradient.node,))
     with fake_mode_of(gradient.node):
         copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
     set_output(graph, gradient.output, copy)
