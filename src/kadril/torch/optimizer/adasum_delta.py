@@ -70,7 +70,7 @@ class DeltaOptimizer(DistributedBase):
         compressed = [compression.compress(delta) for delta in deltas.values()]
         handle = grouped_allreduce_async_(
             [tensor for tensor, _ in compressed],
-            name=f"{attachment.prefix}.deltas",
+            name=f"{attachment.prefix.text}.deltas",
             op=Adasum,
             process_set=attachment.settings.process_set,
         )

@@ -10,7 +10,7 @@ import torch
 
 from kadril import world
 from kadril.shared_engine.basics import is_initialized
-from kadril.torch.optimizer.naming import ParameterNames, request_prefix
+from kadril.torch.optimizer.naming import ParameterNames, RequestPrefix
 from kadril.torch.optimizer.reducer import Reducer
 from kadril.torch.optimizer.settings import Settings
 
@@ -27,7 +27,7 @@ class Attachment:
         reducer: of the gradients; None where there is nobody to share them with: a world of one,
             or a rank outside of the process set.
         reduces_gradients: whether there is to be a reducer at all.
-        prefix: start of the names of its requests in this world.
+        prefix: start of the names of its requests.
         skips: whether `step()` leaves gradients as they are.
         is_synchronized: whether the program called `synchronize()` since the last step.
         inner_step: what a program had put in place of the optimizer's `step`, or None.
@@ -41,7 +41,7 @@ class Attachment:
         self.names = names
         self.world: world.World | None = None
         self.reducer: Reducer | None = None
-        self.prefix = ""
+        self.prefix = RequestPrefix()
         self._finalizer: weakref.finalize[[], torch.optim.Optimizer] | None = None
         self.skips = False
         self.is_synchronized = False
@@ -73,9 +73,9 @@ class Attachment:
         self.world = world.current()
         if not self.has_peers:
             return
-        self.prefix = request_prefix([name for name, _ in named], self.settings.process_set)
+        self.prefix.take([name for name, _ in named], self.settings.process_set)
         if self.reduces_gradients:
-            reducer = Reducer(self.prefix, self.settings)
+            reducer = Reducer(self.prefix.text, self.settings)
             reducer.add(named, self.settings.groups)
             self.reducer = reducer
             # The hooks on the parameters must not outlive the optimizer that waits for them.

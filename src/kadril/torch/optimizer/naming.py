@@ -8,6 +8,9 @@ A request is called
               |        counts optimizers over equally named parameters, in the order they were made
               hash of the parameters' names
 
+An optimizer keeps its number as ranks meet again: a rank that is new counts those it has made, and
+the others may use theirs in another order.
+
 so that the two optimizers of a GAN never meet, also where both models call their layers "0" and
 "1"; and a rank that joined late and made only one optimizer still meets the right one. Shapes are
 not in the hash: ranks whose shapes differ shall meet, and be told.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import itertools
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,13 +30,11 @@ import torch
 from kadril.shared_engine.process_sets import ProcessSet
 from kadril.world import World, current
 
-__all__ = ["ParameterNames", "request_prefix"]
+__all__ = ["ParameterNames", "RequestPrefix"]
 
-# Which number the next optimizer gets in a world, by process set and hash. All ranks of a world
+# Numbers of optimizers that are taken in a world, by process set and hash. All ranks of a world
 # count alike, also one that joined later: it is then another world.
-_num_made: WeakKeyDictionary[World, collections.Counter[tuple[int | None, str]]] = (
-    WeakKeyDictionary()
-)
+_taken: WeakKeyDictionary[World, dict[tuple[int | None, str], set[int]]] = WeakKeyDictionary()
 
 
 class ParameterNames:
@@ -115,10 +117,23 @@ def describe(parameter: torch.Tensor) -> str:
     return str(tuple(parameter.shape))
 
 
-def request_prefix(names: Iterable[str], process_set: ProcessSet) -> str:
-    """The start of all request names of one optimizer; the same on every rank."""
-    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
-    counts = _num_made.setdefault(current(), collections.Counter())
-    key = (process_set.process_set_id, digest)
-    counts[key] += 1
-    return f"gradients.{digest}.{counts[key] - 1}"
+class RequestPrefix:
+    """The start of all request names of one optimizer; the same on every rank.
+
+    Attributes:
+        text: in the world that it was last taken in.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._number = 0
+
+    def take(self, names: Iterable[str], process_set: ProcessSet) -> None:
+        """Take the number of the last world in this one, or the next that is free."""
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
+        taken = _taken.setdefault(current(), {})
+        numbers = taken.setdefault((process_set.process_set_id, digest), set())
+        free = itertools.count(self._number)
+        self._number = next(number for number in free if number not in numbers)
+        numbers.add(self._number)
+        self.text = f"gradients.{digest}.{self._number}"
