@@ -33,12 +33,15 @@ class Engine:
         world: whose ranks it serves.
         conductors: by number of the set, those that this rank is in.
         members: world ranks of every set, by its number.
+        is_given_up: whether its ranks are about to leave it, since one of them is lost: nobody is
+            to wait for what is under way, and nothing is to be begun.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.conductors: dict[int | None, ProcessSetConductor] = {}
         self.members: dict[int, tuple[int, ...]] = {}
+        self.is_given_up = False
         self._timeline: TimelineFile | None = None
         self._mark_cycles = False
         self._lock = threading.RLock()
@@ -50,6 +53,11 @@ class Engine:
     def is_closed(self) -> bool:
         """Whether `close()` was called."""
         return self._is_closed
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its ranks have left it, or are about to."""
+        return self._is_closed or self.is_given_up
 
     @property
     def everyone(self) -> ProcessSetConductor:

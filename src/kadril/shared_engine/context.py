@@ -13,7 +13,7 @@ from kadril.world import current
 if TYPE_CHECKING:
     from kadril.shared_engine.process_sets import Registry
 
-__all__ = ["Context", "context", "holder", "numbered"]
+__all__ = ["Context", "context", "give_up_engine", "holder", "is_given_up", "numbered"]
 
 
 class Context:
@@ -40,6 +40,20 @@ class Holder:
 
 
 holder = Holder()
+
+
+def give_up_engine() -> None:
+    """Say that the ranks leave the present engine, if there is one; local.
+
+    From here on rounds of gradients are dropped rather than reduced with a rank that is lost.
+    """
+    if holder.context is not None:
+        holder.context.engine.is_given_up = True
+
+
+def is_given_up() -> bool:
+    """Whether the present engine was given up."""
+    return holder.context is not None and holder.context.engine.is_given_up
 
 
 def numbered(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from kadril import world
 from kadril.errors import KadrilError, PeerLost, RendezvousError, Revoked, Stalled, TransportError
 from kadril.shared_engine.basics import init, is_initialized, shutdown
+from kadril.shared_engine.context import give_up_engine
 from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt
 from kadril.shared_engine.elastic.preemption import hears_signals
 from kadril.shared_engine.elastic.state import State
@@ -80,6 +81,7 @@ def run_with(
                     logger.warning("elastic: back to the last commit, since %s", error)
                     if membership is not None and isinstance(error, Stalled):
                         membership.blame(error.rank)
+                    give_up_engine()  # or `restore` would reduce with the lost rank
                     state.detach()
                     state.restore()
                     keeps_state = False

@@ -12,6 +12,7 @@ from kadril.torch.elastic.handlers import StateHandler, handler_of
 from kadril.torch.elastic.sampler import ElasticSampler
 from kadril.torch.elastic.state import ObjectState
 from kadril.torch.ops import allgather
+from kadril.torch.optimizer.distributed import DistributedBase
 
 __all__ = ["TorchState"]
 
@@ -113,7 +114,9 @@ class TorchState(ObjectState):
             sampler.set_counts(own)
 
     def reset(self) -> None:
-        """Adapt samplers to the ranks there are."""
+        """Adapt samplers and optimizers to the ranks there are."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
+            elif isinstance(handler.value, DistributedBase):
+                handler.value.kadril_refresh()

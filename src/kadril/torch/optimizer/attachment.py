@@ -10,6 +10,7 @@ import torch
 
 from kadril import world
 from kadril.shared_engine.basics import is_initialized
+from kadril.shared_engine.context import context
 from kadril.torch.optimizer.naming import ParameterNames, RequestPrefix
 from kadril.torch.optimizer.reducer import Reducer
 from kadril.torch.optimizer.settings import Settings
@@ -53,26 +54,36 @@ class Attachment:
         process_set = self.settings.process_set
         return process_set.included() and (process_set.size() or 1) > 1
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the ranks have met again since this was set up."""
+        if self.reducer is not None and self.reducer.engine is not context().engine:
+            return True
+        return world.current() is not self.world
+
     def detach(self) -> None:
         """Let go of the parameters."""
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self.reducer = self.world = None
 
-    def refresh(self, optimizer: torch.optim.Optimizer) -> None:
+    def refresh(self, optimizer: torch.optim.Optimizer) -> bool:
         """Set up for the current world, where that is not the one it is set up for.
+
+        Returns:
+            whether there was anything to do.
 
         Raises:
             ValueError: names or groups do not match the optimizer's parameters.
         """
-        if not is_initialized() or world.current() is self.world:
-            return
+        if not is_initialized() or not self.is_outdated:
+            return False
         self.detach()
         named = self.names.of(optimizer)
         check_groups_are_parameters(self.settings, named)
         self.world = world.current()
         if not self.has_peers:
-            return
+            return True
         self.prefix.take([name for name, _ in named], self.settings.process_set)
         if self.reduces_gradients:
             reducer = Reducer(self.prefix.text, self.settings)
@@ -81,6 +92,7 @@ class Attachment:
             # The hooks on the parameters must not outlive the optimizer that waits for them.
             self._finalizer = weakref.finalize(optimizer, self.reducer.detach)
             self._finalizer.atexit = False
+        return True
 
 
 def check_groups_are_parameters(settings: Settings, named: list[tuple[str, torch.Tensor]]) -> None:

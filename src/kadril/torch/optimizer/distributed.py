@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kadril.shared_engine.context import is_given_up
 from kadril.torch.optimizer.attachment import Attachment
 from kadril.torch.optimizer.grad_scaler import wrap_grad_scaler
 from kadril.torch.optimizer.naming import ParameterNames
@@ -28,6 +29,10 @@ class DistributedBase(torch.optim.Optimizer):
         """The name of each parameter, under the name by which Horovod's programs ask for it."""
         return {parameter: name for name, parameter in self._kadril.names.of(self)}
 
+    def kadril_refresh(self) -> None:
+        """Listen to the gradients for the ranks that have met again, before any comes."""
+        self._kadril.refresh(self)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes are added up before a step; between steps.
 
@@ -41,6 +46,18 @@ class DistributedBase(torch.optim.Optimizer):
             attachment.reducer.drop_round()
             attachment.reducer.num_passes = passes
             attachment.reducer.rearm()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load state and options, as torch does.
+
+        Where the ranks go back to a commit, gradients go with the step that they were made for:
+        they are parts of it, or sums with a rank that is lost, and a rank that comes new has none.
+        """
+        if is_given_up():
+            for group in self.__dict__["param_groups"]:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        super().load_state_dict(state_dict)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The class was made at run time, so it is not pickled but made again. Settings and names

@@ -34,9 +34,12 @@ def after_reduction(method: Callable[..., Any]) -> Callable[..., Any]:
         self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
         attachment = getattr(optimizer, "_kadril", None)
-        reducer = None if attachment is None else attachment.reducer
-        if reducer is not None and reducer.has_news and self.is_enabled():
-            reducer.synchronize()
+        if attachment is not None and self.is_enabled():
+            is_new = attachment.refresh(optimizer)
+            reducer = attachment.reducer
+            # A reducer that is new has not seen the gradients come.
+            if reducer is not None and (reducer.has_news or is_new):
+                reducer.synchronize()
         return method(self, optimizer, *args, **kwargs)
 
     return call

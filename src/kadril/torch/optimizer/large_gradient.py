@@ -91,7 +91,7 @@ class LargeGradient:
 
     def forget(self) -> None:
         """Hold the gradient no longer: the memory is the user's to free."""
-        self._gradient = None
+        self._gradient = self._sent = None
 
 
 def contiguous(gradient: torch.Tensor, name: str) -> tuple[torch.Tensor, str]:

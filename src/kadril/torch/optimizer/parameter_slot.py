@@ -24,6 +24,11 @@ class SlotReducer(Protocol):
     num_passes: int
     has_news: bool
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the ranks have left the engine that gradients are submitted to."""
+        ...
+
     def arrived(self, unit: Unit) -> None:
         """A unit has all its gradients."""
         ...
@@ -70,6 +75,9 @@ class ParameterSlot:
 
     def arrived(self, _parameter: torch.Tensor) -> None:
         """Called by autograd when the gradient of a backward pass is in `.grad`."""
+        if self.reducer.is_left:
+            self.detach()  # ranks have met again, and nobody has told the optimizer yet
+            return
         self.reducer.has_news = True
         self.left -= 1
         if self.left == 0:

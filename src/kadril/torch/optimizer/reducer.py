@@ -21,7 +21,8 @@ from typing import TypeGuard
 
 import torch
 
-from kadril.errors import MismatchError, StateError
+from kadril.errors import MismatchError, PeerError, StateError, TransportError
+from kadril.shared_engine.context import context
 from kadril.torch.agreement import check_same
 from kadril.torch.optimizer.bucket import Bucket
 from kadril.torch.optimizer.bucket_plan import is_large, plan_units
@@ -54,6 +55,7 @@ class Reducer:
         num_passes: backward passes in a round.
         has_news: whether a gradient came since the last reduction.
         overlaps: whether units are submitted during the backward pass.
+        engine: that the gradients are submitted to.
     """
 
     def __init__(self, prefix: str, settings: Settings) -> None:
@@ -63,6 +65,7 @@ class Reducer:
         self.slots: list[ParameterSlot] = []
         self.units: list[Unit] = []
         self.has_news = False
+        self.engine = context().engine
         self.overlaps = should_overlap(current())
         self._waiting: list[tuple[str, torch.Tensor]] = []  # frozen, or without a shape yet
         self._absent: list[ParameterSlot] = []  # had no gradient when their unit was launched
@@ -161,10 +164,30 @@ class Reducer:
         self.has_news = False
 
     def drop_round(self) -> None:
-        """Begin anew without a step; what peers count on is reduced first."""
+        """Begin anew without a step; what peers count on is reduced first.
+
+        Where the ranks leave the engine, nobody counts on it any more: this reducer ends.
+        """
+        if self.is_left:
+            self.abandon()
+            return
         if self.has_news:
             self.synchronize()
         self.begin_round()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the ranks have left the engine of this reducer, or are about to."""
+        return self.engine.is_left
+
+    def abandon(self) -> None:
+        """Forget the round for good, without waiting for anything.
+
+        Requests may be under way, and ranks that live may still read what was submitted: so no
+        memory is touched. It is kept with each request until that has ended.
+        """
+        self.detach("a rank was lost; it reduces again when the ranks have met again")
+        self.has_news = False
 
     def rearm(self) -> None:
         """Be ready for `num_passes` more backward passes."""
@@ -211,7 +234,7 @@ class Reducer:
 
         Where some did not, a peer may wait in the same way for one of those, and neither would end.
         """
-        if self._num_incomplete == 0 and not self._is_complete:
+        if self._num_incomplete == 0 and not self._is_complete and not self.is_left:
             launch_held()
             self.complete()
 
@@ -226,8 +249,13 @@ class Reducer:
         self.check_attached()
         if not self._is_complete or self.has_news:
             self._is_complete = False
-            launch_held()
-            self.launch_rest()
+            try:
+                launch_held()
+                self.launch_rest()
+            except (PeerError, TransportError):
+                # A request was refused, as a rank is lost; those before it end for that reason too.
+                self.fail_round()
+                raise
             self.complete()
             # Unfrozen within this round: no hook has counted it, and its gradient is there.
             if self.adopt():
@@ -255,14 +283,20 @@ class Reducer:
                     self.restore_sparse(findings)
         except Exception:
             if self._census.is_layout_equal:
-                # What is still in flight has to land: its memory is used again in the next round.
-                with contextlib.suppress(Exception):
-                    self.wait_for_units()
-                self.begin_round()
+                self.fail_round()
             raise
         self._absent.clear()
         self._is_complete = True
         self.has_news = False
+
+    def fail_round(self) -> None:
+        """Begin anew after an error."""
+        # What is still in flight has to land: its memory is used again in the next round.
+        with contextlib.suppress(Exception):
+            self._census.wait()
+        with contextlib.suppress(Exception):
+            self.wait_for_units()
+        self.begin_round()
 
     def check_layout(self) -> None:
         """Raise `MismatchError`, on every rank, where ranks have different parameters.
@@ -367,7 +401,9 @@ class Reducer:
 def launch_held() -> None:
     """Submit what came, of all optimizers: a peer may step them in another order than this rank."""
     while _held:
-        _held.pop().launch_rest()
+        reducer = _held.pop()
+        if not reducer.is_left:
+            reducer.launch_rest()
 
 
 def is_trainable(parameter: torch.Tensor) -> bool:

@@ -129,6 +129,9 @@ class GradientOptimizer(DistributedBase):
             super().zero_grad(set_to_none)
             return
         reducer.drop_round()
+        if reducer.is_left:
+            super().zero_grad(set_to_none=True)  # peers may still read what is in buckets
+            return
         reducer.adopt()
         if set_to_none:
             super().zero_grad(set_to_none=True)
