@@ -6,6 +6,7 @@ has `state_dict` and `load_state_dict`, is saved and restored by these.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -48,6 +49,16 @@ class OptimizerStateHandler(StateHandler):
         self.save()
 
 
+class GradScalerStateHandler(StateHandler):
+    """Takes care of a `torch.amp.GradScaler`."""
+
+    def restore(self) -> None:
+        """Go back to what was saved, and to before `unscale_()` of the step that is given up."""
+        with contextlib.suppress(AssertionError):  # it has not scaled anything yet
+            self.value.update(self.value.get_scale())
+        super().restore()
+
+
 class SamplerStateHandler(StateHandler):
     """Takes care of an `ElasticSampler`."""
 
@@ -61,6 +72,7 @@ class _Holder:
     registry: Registry = [  # noqa: RUF012 - replaced as a whole
         (torch.nn.Module, ModelStateHandler),
         (torch.optim.Optimizer, OptimizerStateHandler),
+        (torch.amp.GradScaler, GradScalerStateHandler),
         (ElasticSampler, SamplerStateHandler),
     ]
 
