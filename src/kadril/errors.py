@@ -58,7 +58,11 @@ __all__ = [
 
 
 class KadrilError(RuntimeError):
-    """The root of the tree: catch this to catch everything kadril raises on purpose."""
+    """The root of the tree: catch this to catch everything kadril raises on purpose.
+
+    Kadril itself raises only what is below it. A program that raises it, as `HorovodInternalError`,
+    makes up a failure that elastic training goes on after.
+    """
 
 
 class MismatchError(KadrilError):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+import kadril
 from kadril import errors
 from kadril.transport.call import Call
 from kadril.transport.failures import to_exception
@@ -99,3 +102,17 @@ def test_a_rank_that_left_may_just_have_ended(text: str) -> None:
     """The error said that it called close() or shutdown(), of a program that called neither."""
     assert "has left the group" in text
     assert "program ended, or it called close()" in text
+
+
+def test_the_root_is_raised_by_programs_alone() -> None:
+    """Elastic training goes on after it, as after a rank that is lost: it would do so for ever."""
+    root = {"KadrilError", "HorovodInternalError"}
+    package = Path(kadril.__file__).parent
+    made = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for called in [getattr(node, "func", None) or getattr(node, "exc", None)]
+        if (getattr(called, "id", None) or getattr(called, "attr", None)) in root
+    ]
+    assert made == []

@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from kadril.errors import KadrilError
+from kadril.errors import ConfigError
 from kadril.function_job import serialization
 
 __all__ = ["CALL", "failure_name", "main", "result_name"]
@@ -33,12 +33,12 @@ def job_directory() -> Path:
     """Return the private directory of the job that this process is a rank of.
 
     Raises:
-        KadrilError: it is not private, so that what is in it cannot be trusted.
+        ConfigError: it is not private, so that what is in it cannot be trusted.
     """
     directory = Path(os.environ["KADRIL_SECRET_FILE"]).parent
     status = directory.stat()
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise KadrilError(
+        raise ConfigError(
             f"the job directory {directory} is open to other users, so nothing in it is run;"
             " start the ranks with kadril.run()"
         )

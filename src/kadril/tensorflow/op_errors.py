@@ -56,7 +56,8 @@ def kadril_error_of(error: BaseException) -> KadrilError | None:
         return Revoked(text, rank=int(withdrawn[1]))
     kind = getattr(errors, found[2], None)
     if kind is None or kind is KadrilError:
-        return error_of_transport() or KadrilError(text)
+        # Not the root itself: it stands for a failure that the program has made up.
+        return error_of_transport() or errors.StateError(text)
     own: KadrilError = kind(text)
     if isinstance(own, PeerError) and found[1] is not None:
         own.rank = int(found[1])

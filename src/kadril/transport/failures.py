@@ -17,6 +17,8 @@ from kadril.errors import (
     PeerLost,
     Revoked,
     Stalled,
+    StateError,
+    TransportError,
     UnsupportedError,
 )
 from kadril.transport.call import mismatch
@@ -48,14 +50,15 @@ def to_exception(failure: Failure, world_ranks: Sequence[int]) -> Exception:
         return UnsupportedError(f"{failure.detail}: the op makes no sense for this dtype")
     if reason == "invalid":
         return ValueError(failure.detail)
-    return KadrilError(f"{reason}: {failure.detail}")
+    # Never the root of the tree itself: it stands for a failure that the program has made up.
+    return StateError(f"{reason}: {failure.detail}")
 
 
 def retold(failure: Failure) -> Exception:
     """Return an error of another transport as one about the request that it ended."""
     cause = failure.cause
     if not isinstance(cause, PeerError):
-        return cause or KadrilError(failure.detail)
+        return cause or TransportError(failure.detail)
     if failure.detail.startswith("Traceback "):
         return copy.copy(cause)  # it ended the engine, before there was this request
     error = copy.copy(cause)

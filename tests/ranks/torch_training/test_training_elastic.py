@@ -180,7 +180,7 @@ def test_a_rank_is_lost_while_callbacks_of_a_reset_run(world: World) -> None:
 def test_errors_of_the_program_are_not_tried_again(world: World) -> None:
     """A mismatch looked like a lost rank, and came back for ever."""
     hvd.init()
-    for error in (MismatchError("shapes"), ValueError("bad"), hvd.HorovodInternalError("other")):
+    for error in (MismatchError("shapes"), ValueError("bad"), StateError("other")):
         calls: list[int] = []
 
         @elastic.run
@@ -191,6 +191,31 @@ def test_errors_of_the_program_are_not_tried_again(world: World) -> None:
         with pytest.raises(type(error)):
             train(elastic.ObjectState(batch=0), calls, error)
         assert calls == [1]
+
+
+@ranks(1, 2)
+def test_a_failure_that_the_program_has_made_up(world: World) -> None:
+    """Scripts for Horovod try their recovery so: by the error it has for all that is lost."""
+    hvd.init()
+    started: list[int] = []
+    pulls = make_parameters()
+    optimizer = hvd.DistributedOptimizer(momentum_sgd(pulls), op=hvd.Sum)
+
+    @elastic.run
+    def train(state: elastic.TorchState) -> None:
+        started.append(state.step)
+        while state.step < 3:
+            backward(pulls, pull_of(world.rank, state.step))
+            if state.step == 2 and len(started) == 1:
+                raise hvd.HorovodInternalError("made up")
+            optimizer.step()
+            optimizer.zero_grad()
+            state.step += 1
+            if state.step == 1:
+                state.commit()
+
+    train(elastic.TorchState(optimizer=optimizer, step=0))
+    assert started == [0, 1]
 
 
 @ranks(1, 2, 3, 4)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import torch
 
-from kadril.errors import KadrilError, MismatchError
+from kadril.errors import MismatchError, UnsupportedError
 from kadril.sharded.graph.registry import Registration, registration
 from kadril.sharded.ownership.gradient_memory import raw_grad
 
@@ -165,7 +165,7 @@ def take_turn(found: Registration, token: torch.Tensor, name: str, place: int) -
     """Advance the token, or raise where a compiler has changed the order."""
     turn = int(token)
     if turn != place:
-        raise KadrilError(
+        raise UnsupportedError(
             f"rank {found.plan.rank}: the compiler moved the reduction of {name!r}: it is number"
             f" {place} of its graph and ran as number {turn}. Nothing was sent. Compile with"
             ' options={"inner": "eager"}, and report the model that this happened with'

@@ -38,6 +38,7 @@ def run(func: Callable[Concatenate[StateT, P], R]) -> Callable[Concatenate[State
             state.sync()             rank 0's state to all
             func(state, ...)         done when it returns
               PeerLost, Stalled ...  a rank is gone, or too late: back to the last commit
+              HorovodInternalError   raised by the program, to make up such a failure: likewise
               HostsUpdatedInterrupt  hosts came or went: the state is kept
             reset()                  the ranks meet again
 
@@ -77,7 +78,10 @@ def run_with(
                         if syncs:
                             sync(state, membership)
                         return func(state, *args, **kwargs)
-                except RETRIED as error:
+                except KadrilError as error:
+                    if not is_retried(error):
+                        give_up(membership, error)
+                        raise
                     logger.warning("elastic: back to the last commit, since %s", error)
                     if membership is not None and isinstance(error, Stalled):
                         membership.blame(error.rank)
@@ -88,13 +92,19 @@ def run_with(
                 except HostsUpdatedInterrupt as interrupt:
                     logger.info("elastic: %s", interrupt)
                     keeps_state = interrupt.skip_sync and not state.always_syncs
-                except KadrilError as error:
-                    give_up(membership, error)
-                    raise
                 syncs = meet_again(meet or reset, membership, keeps_state=keeps_state)
                 has_met_again = True
 
     return runs
+
+
+def is_retried(error: KadrilError) -> bool:
+    """Whether ranks that go back and meet again may get on.
+
+    Nothing in kadril raises the root of its errors, which Horovod's programs know as
+    `HorovodInternalError`: it comes from the program, which wants to see its ranks go back.
+    """
+    return isinstance(error, RETRIED) or type(error) is KadrilError
 
 
 def meet_again(
