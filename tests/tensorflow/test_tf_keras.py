@@ -411,6 +411,13 @@ ON_TORCH = """
     weights = hvd.allgather(scaled.get_weights()[0][None])
     assert weights[0].tolist() == weights[1].tolist() != [[3.0], [3.0]], weights
     assert int(inner.iterations.numpy()) == 1
+    met_again = hvd.elastic.KerasState(scaled)
+    scaled.train_on_batch(X, Y)
+    met_again.on_reset()  # a rank that comes new has not made that pass
+    scaled.train_on_batch(X, Y)
+    assert int(inner.iterations.numpy()) == 1
+    scaled.train_on_batch(X, Y)
+    assert int(inner.iterations.numpy()) == 2
     layer = keras.layers.Dense(1)
     layer.build((2,))
     partial = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.5), local_layers=layer)

@@ -132,6 +132,22 @@ def test_backward_passes_per_step(world: Any, family: str) -> None:
 
 
 @on_ranks(2)
+@pytest.mark.parametrize("family", ["keras", "tf_keras"])
+def test_passes_are_counted_anew_when_ranks_meet_again(world: Any, family: str) -> None:
+    """Ranks that had made one pass of two reduced one pass before those that came new."""
+    module = keras_of(family)
+    optimizer = hvd.DistributedOptimizer(module.optimizers.SGD(0.25), backward_passes_per_step=2)
+    model = make_model(module)
+    model.compile(optimizer, "mse")
+    state = hvd.elastic.TensorFlowKerasState(model)
+    model.train_on_batch(*data(hvd.rank()))
+    state.on_reset()
+    for num_steps in (0, 1):
+        model.train_on_batch(*data(hvd.rank()))
+        assert int(optimizer.iterations) == num_steps
+
+
+@on_ranks(2)
 @pytest.mark.parametrize("order", ["inside", "outside", "compile"])
 def test_mixed_precision_in_either_order(world: Any, order: str) -> None:
     """One rank has infinities: all skip that step, none waits, and the next ones are the same."""

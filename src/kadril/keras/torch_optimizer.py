@@ -149,6 +149,10 @@ class TensorAccumulator(GradientAccumulator):
             sums = [None if total is None else total / self.num_passes for total in sums]
         step(sums)
 
+    def restart(self) -> None:
+        """Forget the passes since the last step."""
+        self.count, self.sums = 0, []
+
 
 def distribute(
     keras: Any,

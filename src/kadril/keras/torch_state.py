@@ -6,6 +6,7 @@ from typing import Any
 
 from kadril.keras.family import FAMILY
 from kadril.shared_engine.elastic.state import ObjectState, all_or_nothing
+from kadril.shared_keras.distributed_apply import restart_passes
 from kadril.shared_keras.optimizer_access import build, variables_of
 from kadril.torch.elastic.state import send_object
 
@@ -46,6 +47,10 @@ class KerasState(ObjectState):
         for variable, value in zip(self._variables(), self._saved_values, strict=False):
             variable.assign(value)
         super().restore()
+
+    def reset(self) -> None:
+        """Count backward passes anew, as ranks do that come new."""
+        restart_passes(self.optimizer)
 
     def sync(self) -> None:
         """Take over rank 0's values, and save them; collective."""

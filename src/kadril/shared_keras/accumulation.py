@@ -48,3 +48,7 @@ class GradientAccumulator(abc.ABC):
         self, grads: Sequence[Any], variables: Sequence[Any], step: Callable[[list[Any]], Any]
     ) -> None:
         """Do what `run` does, where several passes make a step."""
+
+    @abc.abstractmethod
+    def restart(self) -> None:
+        """Forget the passes since the last step."""

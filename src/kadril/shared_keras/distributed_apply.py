@@ -31,6 +31,7 @@ __all__ = [
     "Reducer",
     "distribute",
     "distributed_part",
+    "restart_passes",
     "subclass",
 ]
 
@@ -109,6 +110,16 @@ def distributed_part(optimizer: Any) -> Any:
             return optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return None
+
+
+def restart_passes(optimizer: Any) -> None:
+    """Count the passes of a distributed optimizer anew: ranks that met again have to count alike.
+
+    One that comes new has made none, and a state does not have those of the others.
+    """
+    part = distributed_part(optimizer)
+    if part is not None:
+        part._kadril_accumulator.restart()
 
 
 def subclass(

@@ -48,6 +48,14 @@ class VariableAccumulator(GradientAccumulator):
 
         tf.cond(tf.equal(count, self.num_passes), finish, lambda: tf.constant(False))
 
+    def restart(self) -> None:
+        """Forget the passes since the last step."""
+        if self._count is not None:
+            self._count.assign(0)
+            for total in self._sums:
+                if total is not None:
+                    total.assign(tf.zeros_like(total))
+
     def _build(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         if self._count is not None:
             return

@@ -17,6 +17,7 @@ from typing import Any
 from kadril.shared_engine.elastic.interrupt import HostsUpdatedInterrupt, HostUpdateResult
 from kadril.shared_engine.elastic.runner import reset, run_with
 from kadril.shared_engine.elastic.state import ObjectState, State, all_or_nothing
+from kadril.shared_keras.distributed_apply import restart_passes
 from kadril.tensorflow.basics import rank
 from kadril.tensorflow.framework import tf
 from kadril.tensorflow.objects import broadcast_object, broadcast_object_fn
@@ -140,6 +141,10 @@ class TensorFlowKerasState(ObjectState):
             is_saved = index < len(self._saved_values)
             variable.assign(self._saved_values[index] if is_saved else tf.zeros_like(variable))
         super().restore()
+
+    def reset(self) -> None:
+        """Count backward passes anew, as ranks do that come new."""
+        restart_passes(self.optimizer)
 
     def sync(self) -> None:
         """Take over rank 0's values, and save them; collective."""
