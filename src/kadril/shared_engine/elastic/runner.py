@@ -17,6 +17,7 @@ from kadril.shared_engine.elastic.preemption import hears_signals
 from kadril.shared_engine.elastic.state import State
 from kadril.world.job_messages import MessageKind
 from kadril.world.membership import Membership, find_membership
+from kadril.world.session import MAX_FAILED_MEETINGS
 
 __all__ = ["RETRIED", "reset", "run", "run_with"]
 
@@ -151,14 +152,22 @@ def reset(reopen: Callable[[], object] | None = None) -> None:
 
     Raises:
         SystemExit: hosts went, and there is no place for this rank any more; it ends well.
+        RendezvousError, TransportError, PeerError: ranks could not meet several times, although
+            none of them is known to have died; or there is no launcher that brings others.
     """
+    num_failed = 0
     reopen = reopen or (reopen_engine if is_initialized() else reopen_world)
     while True:
         try:
             reopen()
-        except (PeerLost, Stalled, Revoked) as error:
-            if find_membership() is None:
+        except RETRIED as error:
+            membership = find_membership()
+            if membership is None:
                 raise
+            if not membership.is_cancelled():  # or the launcher has gone, and this raises
+                num_failed += 1
+                if num_failed == MAX_FAILED_MEETINGS:
+                    raise
             logger.warning("elastic: a rank was lost while the ranks met: %s", error)
         else:
             return
