@@ -33,7 +33,9 @@ SELF_PORTRAIT = """
         main = sys.modules["__main__"]
         read = lambda path: pathlib.Path(path).read_bytes()
         word = lambda path: read(path).rstrip(b"\\0").decode().split("\\0")
+        def measure(length: int): pass
         parts = {
+            "annotation": repr(measure.__annotations__["length"]),
             "argv": sys.argv,
             "path": sys.path[0],
             "file": main.__file__,
@@ -127,7 +129,8 @@ def test_a_forked_rank_is_as_one_that_was_started(
 ) -> None:
     """The same program, started by the interpreter, sees the same of itself.
 
-    By a link, it did not find the modules that lie beside what the link leads to.
+    By a link, it did not find the modules that lie beside what the link leads to. Annotations were
+    texts, since the file was compiled with the `__future__` imports of our module.
     """
     monkeypatch.chdir(program.parent)
     Path("links").mkdir()

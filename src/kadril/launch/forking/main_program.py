@@ -52,7 +52,9 @@ def run_file(path: str) -> None:
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
     vars(module)["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))  # noqa: S102 - it is asked for
+    # The `__future__` imports of this file are not those of the program.
+    code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+    exec(code, vars(module))  # noqa: S102 - it is asked for
 
 
 def report(
