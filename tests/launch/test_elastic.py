@@ -133,6 +133,43 @@ def test_resets_are_limited(playground: Playground) -> None:
     assert "the job was reset 1 times already (--reset-limit)" in result.report
 
 
+# Rank 1 is killed when the others wait for it in set-up.
+KILLED_IN_SET_UP = """
+    import os, signal, sys
+    from pathlib import Path
+    import numpy as np
+    import kadril
+    from kadril.elastic import ObjectState, run
+
+    def train(state):
+        print("trains", kadril.allreduce(np.ones(1), name="step").tolist(), flush=True)
+
+    kadril.init()
+    mark = Path(sys.argv[1], "killed")
+    if kadril.rank() == 1 and (sys.argv[2] == "always" or not mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+    kadril.barrier()
+    run(train)(ObjectState(step=0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "signal_name", "num_starts", "code"),
+    [("once", "SIGKILL", 2, 0), ("always", "SIGKILL", 4, 137), ("once", "SIGSEGV", 1, 139)],
+)
+def test_ranks_that_wait_in_set_up_are_started_anew(
+    playground: Playground, when: str, signal_name: str, num_starts: int, code: int
+) -> None:
+    """The job ended, though nothing was lost. A crash would come again, and so may a kill."""
+    program = playground.write("killed.py", KILLED_IN_SET_UP)
+    words = ["-np", "2", "--min-np", "2", "--verbose", program, playground.directory]
+    result = playground.start(*words, when, signal_name).finish(timeout=60.0)
+    assert result.code == code, result.err.decode()
+    assert result.out.count(b"trains [2.0]") == 2 * (code == 0)
+    assert result.err.count(b"worker 1 is process") == num_starts
+
+
 def test_an_error_of_the_program_is_not_tried_again(playground: Playground) -> None:
     result = job(playground, "-np 2 --min-np 1", "mismatch:4:1")
     assert result.code == 1

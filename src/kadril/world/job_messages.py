@@ -7,7 +7,8 @@
     rank      FATAL          an error in the program, which would come again in every generation
     rank      PREEMPTED      it was sent SIGTERM or SIGUSR1
     launcher  ROSTER         its rank in the next generation, where that meets, whether its ranks
-                             bring their states together, and whether they then part again
+                             bring their states together, whether they then part again, and whether
+                             all of them are in their first generation
     launcher  LOST           a rank of that generation has died: do not wait for it
     launcher  UPDATE         hosts came or went: leave the generation at the next commit
     launcher  PREEMPT        commit at the next step that all ranks share, and leave if it says so
@@ -58,6 +59,7 @@ FIELDS: Mapping[MessageKind, Mapping[str, type]] = {
         "num_new": int,
         "syncs": bool,
         "hands_over": bool,
+        "begins": bool,
     },
     MessageKind.LOST: {"generation": int},
     MessageKind.UPDATE: {"change": int},

@@ -80,7 +80,7 @@ class Membership:
 
     Attributes:
         roster: of the present generation, or the one that is about to meet; None before the first.
-        is_joining: whether it came after the first generation, and does not have the state yet.
+        is_joining: whether others were there before it, and it does not have their state yet.
         keeps_state: whether it left its generation when all ranks did, and not for a rank that is
             lost; its state is the one that the others have, then.
         preempts: whether the launcher asks for a commit.
@@ -140,7 +140,7 @@ class Membership:
         if answer.kind is MessageKind.LEAVE:
             raise SystemExit(answer.number("code"))
         self._changes = 0  # whatever changed before is in the roster
-        self.is_joining = self.is_joining or (generation < 0 and answer.number("generation") > 0)
+        self.is_joining = self.is_joining or (generation < 0 and not answer.number("begins"))
         self.roster = Roster(
             answer.number("generation"),
             answer.number("rank"),

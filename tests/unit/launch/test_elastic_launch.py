@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from kadril.errors import ConfigError, RendezvousError
+from kadril.launch.elastic.fresh_start import FreshStart
 from kadril.launch.elastic.host_slots import Backoff, Cooldown, read_listing
 from kadril.launch.elastic.worker_set import WorkerSet
 from kadril.launch.mapping.hosts import Host
+from kadril.launch.supervision.summary import RankExit
 from kadril.world.identity import Identity
 from kadril.world.job_messages import JobMessage, MessageKind, MessageReader
 from kadril.world.membership import Roster
@@ -100,6 +102,43 @@ def test_a_rank_that_fails_again_and_again_is_replaced_later() -> None:
     assert pauses == [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
     assert backoff.note_failure(0, now) == (1, 0.0)  # another rank
     assert backoff.note_failure(1, now + 2.0) == (1, 0.0)  # that has been well for a minute
+
+
+def ended(status: int, tail: bytes = b"", stopped_by: int = 0) -> RankExit:
+    return RankExit(1, status, 0, 0.0, stopped_by, (tail,))
+
+
+def test_ranks_are_started_anew_while_nobody_has_begun(workers: WorkerSet) -> None:
+    """Not after a crash, nor after a signal of the launcher's; nor late, or without end."""
+    fresh_start = FreshStart(window=600.0)
+    fresh_start.note_meeting(10.0)
+    assert not fresh_start.is_possible(workers, ended(-9), 11.0)  # they have a state
+    workers.has_state = False
+    assert fresh_start.is_possible(workers, ended(-9), 11.0)
+    assert fresh_start.is_possible(workers, ended(137), 11.0)  # of a shell
+    assert not fresh_start.is_possible(workers, ended(-9), 610.0)
+    for other in (ended(1), ended(-11), ended(-9, stopped_by=9)):
+        assert not fresh_start.is_possible(workers, other, 11.0)
+    workers.by_place[0].listens = True
+    assert not fresh_start.is_possible(workers, ended(-9), 11.0)
+    workers.by_place[0].listens = False
+    for _ in range(3):
+        assert fresh_start.is_possible(workers, ended(-9), 11.0)
+        fresh_start.begin()
+    assert not fresh_start.is_possible(workers, ended(-9), 11.0)
+
+
+def test_a_lost_peer_may_be_heard_of_before_its_end_is_seen() -> None:
+    fresh_start = FreshStart(window=600.0)
+    echo, error = ended(1, b"kadril.errors.PeerLost: rank 0"), ended(1, b"ValueError")
+    assert not fresh_start.hold(error, 5.0)
+    assert fresh_start.hold(echo, 5.0)
+    assert 5.0 < fresh_start.held_until <= 10.0
+    assert fresh_start.take_held() == [echo]
+    assert fresh_start.held_until == float("inf")
+    assert fresh_start.hold(echo, 5.0)
+    fresh_start.begin()
+    assert fresh_start.take_held() == []
 
 
 def test_messages_come_whole() -> None:

@@ -4,6 +4,7 @@ elastic_run         a run on this host, from the first check to the last clean-u
 elastic_supervisor  the event loop: which exits end the job, and which begin a new generation
 worker_set          the workers of the job, their ranks in each generation
 worker              one worker: its process, what it said, its end of the connection
+fresh_start         whether all ranks may be started anew, before any has a state
 worker_start        how its processes are started: as programs, or forked
 host_slots          how many workers there may be: fixed, or by a discovery script; cooldown
 """

@@ -8,6 +8,8 @@
                        who say READY at their next commit
     slots go       --> UPDATE; the newest get LEAVE instead of a ROSTER
 
+    a rank is killed before any has a state --> all are ended, and started anew
+
     a rank is sent SIGTERM --> PREEMPT and UPDATE to all: it gets LEAVE at the next commit. The last
                        one that has the state gets a ROSTER before, with one that is to take it over
 
@@ -26,6 +28,7 @@ import time
 from functools import partial
 
 from kadril.errors import RendezvousError
+from kadril.launch.elastic.fresh_start import FreshStart
 from kadril.launch.elastic.host_slots import Backoff, Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
 from kadril.launch.elastic.worker_set import WorkerSet, assign_ranks
@@ -66,6 +69,7 @@ class ElasticSupervisor(Supervisor):
         self._host: LocalHost | None = None
         self._cooldown = Cooldown(*elastic.cooldown)
         self._backoff = Backoff(elastic.cooldown[1])
+        self._fresh_start = FreshStart(elastic.timeout)
         self._discovery: Discovery | None = None
         if elastic.discovery_script is not None:
             self._discovery = Discovery(
@@ -253,7 +257,8 @@ class ElasticSupervisor(Supervisor):
     # Ends of workers.
 
     def _judge(self, fresh: list[RankExit], now: float) -> None:
-        for ended in fresh:
+        # Of those seen at the same moment, the killed ones are the likelier cause.
+        for ended in sorted(fresh, key=lambda each: each.status > 0):
             worker = self.workers.by_place.pop(ended.rank)
             if worker.fileno() in self.selector.get_map():
                 self._hear(worker)  # its last words
@@ -267,8 +272,10 @@ class ElasticSupervisor(Supervisor):
             has_failed = ended.status != 0 or worker.rank < 0
             if self._host is not None and has_failed and not self._is_ending:
                 self._host.go_on_without(worker.pid)
+        if not self.workers.by_place:
+            self._judge_held(now)
         has_ended = not self.workers.by_place and not self.workers.is_finishing
-        if has_ended and not self._is_ending:
+        if has_ended and not self._fresh_start.is_under_way and not self._is_ending:
             self._fail("all ranks have left, and none has come to the end of the program")
 
     def _judge_one(self, worker: Worker, ended: RankExit, now: float) -> None:
@@ -290,16 +297,41 @@ class ElasticSupervisor(Supervisor):
             how = describe_status(ended.status)
             self.output.notice(f"rank {worker.rank} failed before it could leave: {how}")
             return
+        self._judge_failure(worker, ended, now)
+
+    def _judge_failure(self, worker: Worker, ended: RankExit, now: float) -> None:
         ranked = [each for each in self.workers.by_place.values() if each.rank >= 0]
         if worker.fatal:
             self._fail(f"the program cannot go on: {worker.fatal}", ended)
+        elif not worker.listens and self._fresh_start.is_possible(self.workers, ended, now):
+            self._start_afresh(worker, ended)
         elif self.workers.generation < 0 or not (worker.listens or any(r.listens for r in ranked)):
             # Nobody has begun, or nobody would begin again.
-            super()._judge([ended], now)
+            if not self._fresh_start.hold(ended, now):
+                super()._judge([*self._fresh_start.take_held(), ended], now)
         elif not ranked:
             self._fail("all ranks of the job have failed, and its state is lost", ended)
         else:
             self._recover(worker, ended, now)
+
+    def _judge_held(self, now: float) -> None:
+        held = self._fresh_start.take_held()
+        if held and not self._is_ending:
+            super()._judge(held, now)
+
+    def _start_afresh(self, worker: Worker, ended: RankExit) -> None:
+        """End all ranks: others are started when these are gone."""
+        self._last_failure = ended
+        self._num_given_up += not self._elastic.replaces
+        self._fresh_start.begin()
+        for other in self.workers.by_place.values():
+            other.is_leaving, other.is_ready, other.rank = True, False, -1
+            if self._host is not None:
+                self._host.stop_rank(other.place, signal.SIGKILL)
+        self.output.notice(
+            f"rank {worker.place} failed: {describe_status(ended.status)}; no rank has come to"
+            " elastic.run yet, and all are started anew"
+        )
 
     def _recover(self, worker: Worker, ended: RankExit, now: float) -> None:
         self._last_failure = ended
@@ -335,10 +367,10 @@ class ElasticSupervisor(Supervisor):
     def _next_work(self) -> float:
         if self._is_ending or self._host is None:
             return math.inf
-        times = [*self._late.values()]
+        times = [*self._late.values(), self._fresh_start.held_until]
         if self._discovery is not None:
             times.append(self._discovery.wake_at)
-        is_short = self._num_missing(math.inf) > 0 and self.workers.generation >= 0
+        is_short = self._num_missing(math.inf) > 0 and self._may_start
         if is_short and not self.workers.is_finishing:
             times.append(max(self._start_at, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
@@ -348,6 +380,9 @@ class ElasticSupervisor(Supervisor):
     def _work(self, now: float) -> None:
         if self._is_ending or self._host is None:
             return
+        if now >= self._fresh_start.held_until:
+            self._judge_held(now)
+            return
         if self._discovery is not None:
             self._discovery.tick(now)
         for place, when in list(self._late.items()):
@@ -355,16 +390,25 @@ class ElasticSupervisor(Supervisor):
                 del self._late[place]
                 self.output.notice(f"worker {place} does not answer the others, and is ended")
                 self._host.stop_rank(place, signal.SIGKILL)
-        if self.workers.by_place and (self.workers.generation >= 0 or self.workers.ready):
+        may_advance = self.workers.by_place and (self.workers.generation >= 0 or self.workers.ready)
+        if may_advance or self._fresh_start.is_under_way:
             self._advance(now)
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether missing workers are started; those of the first generation come in `begin`."""
+        return self.workers.generation >= 0 or self._fresh_start.is_under_way
 
     def _advance(self, now: float) -> None:
         """Begin the next generation, or see to it that it can begin."""
         workers = self.workers
+        is_ending_all = any(each.is_leaving for each in workers.by_place.values())
+        if self._fresh_start.is_under_way and is_ending_all:
+            return
         # New workers and spare ones may wait for as long as the others train.
         is_waiting = any(each.rank >= 0 or workers.generation < 0 for each in workers.ready)
         self._ready_since = min(self._ready_since, now) if is_waiting else math.inf
-        if not workers.is_finishing and workers.generation >= 0:
+        if not workers.is_finishing and self._may_start:
             self._fill(now)
         if workers.is_lost and not workers.is_finishing:
             self._fail("no rank is left that has the state of the job")
@@ -475,6 +519,8 @@ class ElasticSupervisor(Supervisor):
             self._fail(f"the job was reset {workers.generation} times already (--reset-limit)")
             return
         first = workers.generation < 0
+        self._fresh_start.note_meeting(time.monotonic())
+        begins = all(worker.rank < 0 for worker in chosen)
         workers.generation += 1
         num_new = sum(not worker.has_state for worker in chosen)
         syncs = not all(worker.has_state and worker.keeps_state for worker in chosen)
@@ -489,6 +535,7 @@ class ElasticSupervisor(Supervisor):
                 num_new=num_new,
                 syncs=syncs,
                 hands_over=hands_over,
+                begins=begins,
             )
         text = f"generation {workers.generation}: {len(chosen)} ranks, {num_new} of them new"
         if hands_over:
