@@ -123,6 +123,22 @@ def test_a_slow_script_is_ended_with_what_it_has_started(tmp_path: Path, run: Ru
     assert eventually(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
 
 
+def test_a_script_that_prints_for_ever_is_ended(tmp_path: Path, run: Run) -> None:
+    """The launcher read on as long as the script wrote, and did nothing else."""
+    script = write(tmp_path / "hosts.sh", "echo localhost:2")
+    running = run(script)
+    running.turn_until(lambda: running.discovery.num_slots == 2)
+    write(tmp_path / "fresh.sh", f"echo $$ > {tmp_path}/pid; exec yes localhost:3").rename(script)
+    running.turn_until(lambda: bool(running.said))
+    assert [text.partition(" ")[2] for text in running.said] == [
+        "prints more than 1 MiB, and was ended; the hosts stay as they are"
+    ]
+    assert running.discovery.num_slots == 2
+    assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
+    write(tmp_path / "fresh.sh", "echo localhost:4").rename(script)
+    running.turn_until(lambda: running.discovery.num_slots == 4)
+
+
 def test_a_launcher_that_is_killed_leaves_no_script_behind(playground: Playground) -> None:
     """Such a script has a session of its own, and nobody knew it as a part of the job."""
     flags = ["--min-np", "2", "--max-np", "2", *with_script(playground, 2).split()]

@@ -30,6 +30,7 @@ __all__ = ["Backoff", "Cooldown", "Discovery", "read_listing"]
 POLL_SECONDS = 1.0
 SCRIPT_SECONDS = 30.0
 MAX_LISTING_BYTES = 1 << 20
+READ_BYTES = 1 << 16
 
 # Failures in a row after which a host is set aside, if the workers never joined; or after which a
 # rank is not replaced at once.
@@ -200,18 +201,34 @@ class Discovery:
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
             return
-        data = process.stdout.read()
-        self._data = (self._data + (data or b""))[:MAX_LISTING_BYTES]
-        if data == b"":
+        try:
+            data = os.read(process.stdout.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return
+        self._data += data
+        if not data:
             self._selector.unregister(process.stdout)
             process.stdout.close()
+        elif len(self._data) > MAX_LISTING_BYTES:
+            self._tell_once(
+                f"{self._script} prints more than {MAX_LISTING_BYTES >> 20} MiB, and was ended; the"
+                " hosts stay as they are"
+            )
+            self._end()
+            self.wake_at = self._started_at + POLL_SECONDS
 
     def _finish(self) -> None:
         """Take the listing of a script that has ended; what it has started may hold its output."""
         process = self._process
         if process is None:
             return
-        self._read()
+        # All that fits in a pipe, unless it is too much; or else its end.
+        num_read = -1
+        while self._process is process and num_read < len(self._data):
+            num_read = len(self._data)
+            self._read()
+        if self._process is not process:
+            return
         self._let_go(process)
         code = process.wait()
         self.wake_at = self._started_at + POLL_SECONDS
