@@ -97,7 +97,7 @@ def test_a_script_that_closes_its_output_first_freezes_nobody(tmp_path: Path, ru
     text = f"echo localhost:2; exec >&-; read line < {tmp_path}/go; true"
     script = write(tmp_path / "hosts.sh", text)
     running = run(script)
-    running.turn_until(lambda: running.discovery._data == b"localhost:2\n")
+    running.turn_until(lambda: running.discovery._program.output == b"localhost:2\n")
     for _ in range(5):  # in which the end of its output is heard
         running.turn()
     assert running.discovery.num_slots is None
@@ -137,6 +137,43 @@ def test_a_script_that_prints_for_ever_is_ended(tmp_path: Path, run: Run) -> Non
     assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
     write(tmp_path / "fresh.sh", "echo localhost:4").rename(script)
     running.turn_until(lambda: running.discovery.num_slots == 4)
+
+
+def test_a_slow_resolver_holds_up_nobody(tmp_path: Path, run: Run) -> None:
+    """The event loop asked it for each name, at each listing, and stood still meanwhile."""
+    os.mkfifo(tmp_path / "go")
+    lookup = write(tmp_path / "lookup.sh", f"echo $@ >> {tmp_path}/asked; cat {tmp_path}/go")
+    listing = f"echo >> {tmp_path}/runs; echo node7.cluster:2; echo localhost:1"
+    running = run(write(tmp_path / "hosts.sh", listing))
+    running.discovery._names.command = [str(lookup)]
+    runs = tmp_path / "runs"
+    running.turn_until(lambda: runs.exists() and len(runs.read_text()) >= 3)
+    assert running.discovery.num_slots is None  # a part of the ranks would be started
+    with (tmp_path / "go").open("w") as go:
+        go.write("here\n")
+    running.turn_until(lambda: running.discovery.num_slots == 3)
+    runs.unlink()
+    running.turn_until(lambda: runs.exists() and len(runs.read_text()) >= 3)
+    assert (tmp_path / "asked").read_text() == "node7.cluster\n"
+
+
+def test_a_resolver_that_fails_leaves_the_hosts_as_they_are(tmp_path: Path, run: Run) -> None:
+    """Its error was taken for "another host", and healthy ranks were sent away."""
+    lookup = write(tmp_path / "lookup.sh", "echo here")
+    script = write(tmp_path / "hosts.sh", "echo node7.cluster:2; echo localhost:1")
+    running = run(script)
+    running.discovery._names.command = [str(lookup)]
+    running.turn_until(lambda: running.discovery.num_slots == 3)
+    write(tmp_path / "fresh.sh", "echo unknown").rename(lookup)
+    write(tmp_path / "fresh.sh", "echo node8.cluster:4; echo localhost:1").rename(script)
+    running.turn_until(lambda: bool(running.said))
+    assert running.said[0].endswith(
+        "hosts.sh names node8.cluster, and the resolver does not say whether that is this host;"
+        " the slots stay as they are"
+    )
+    assert running.discovery.num_slots == 3
+    write(tmp_path / "fresh.sh", "echo node8.cluster:1").rename(script)  # at most
+    running.turn_until(lambda: running.discovery.num_slots == 1)
 
 
 def test_a_launcher_that_is_killed_leaves_no_script_behind(playground: Playground) -> None:

@@ -9,6 +9,7 @@ import pytest
 from launch_playground import Playground
 
 from kadril.errors import ConfigError
+from kadril.launch.mapping.host_lookup import look_up
 from kadril.launch.mapping.hosts import (
     Host,
     check_slots,
@@ -59,6 +60,18 @@ def test_names_of_this_host() -> None:
 @pytest.mark.parametrize("name", ["192.0.2.1", "no-such-host.invalid", "8.8.8.8.8", "x" * 300])
 def test_other_hosts(name: str) -> None:
     assert not is_this_host(name)
+
+
+@pytest.mark.parametrize("code", ["EAI_AGAIN", "EAI_FAIL", "EAI_SYSTEM"])
+def test_a_resolver_that_cannot_be_asked_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(getattr(socket, code), "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert look_up("node7.cluster") is None
+    assert look_up("localhost") is True
 
 
 def test_slots_of_all_names_count_together() -> None:

@@ -11,26 +11,20 @@ again, is replaced later each time.
 from __future__ import annotations
 
 import math
-import os
 import selectors
-import signal
-import subprocess
+import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
 from kadril.errors import ConfigError
-from kadril.launch.local.leftovers import kill_group
-from kadril.launch.local.parent_death import die_with_parent
-from kadril.launch.mapping.hosts import Host, is_this_host, parse_host
+from kadril.launch.elastic.helper_program import MAX_OUTPUT_BYTES, HelperProgram
+from kadril.launch.elastic.host_names import HostNames
+from kadril.launch.mapping.hosts import Host, parse_host
 from kadril.launch.options import LaunchError
 
 __all__ = ["Backoff", "Cooldown", "Discovery", "read_listing"]
 
 POLL_SECONDS = 1.0
 SCRIPT_SECONDS = 30.0
-MAX_LISTING_BYTES = 1 << 20
-READ_BYTES = 1 << 16
 
 # Failures in a row after which a host is set aside, if the workers never joined; or after which a
 # rank is not replaced at once.
@@ -113,7 +107,6 @@ class Discovery:
 
     Attributes:
         num_slots: on this host, by the last listing; None before the first.
-        wake_at: when `tick` should be called next.
     """
 
     def __init__(
@@ -133,19 +126,22 @@ class Discovery:
             selector: of the event loop.
             notice: prints a line.
         """
-        self._job = job
         self._script = script
         self._slots_per_host = slots_per_host
-        self._selector = selector
         self._notice = notice
         self._told: set[str] = set()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pidfd = -1
+        self._program = HelperProgram(job, selector, self._finish, self._refuse_output)
+        self._names = HostNames(job, selector, self._count)
+        self._hosts: list[Host] = []
         self._has_run = False
-        self._data = b""
         self._started_at = -math.inf
+        self._run_at = -math.inf
         self.num_slots: int | None = None
-        self.wake_at = -math.inf
+
+    @property
+    def wake_at(self) -> float:
+        """Return when `tick` should be called next."""
+        return min(self._run_at, self._names.wake_at)
 
     def tick(self, now: float) -> None:
         """Start the script where it is time to.
@@ -153,39 +149,20 @@ class Discovery:
         Raises:
             LaunchError: it cannot be run, and never was.
         """
-        if now < self.wake_at:
+        self._names.tick(now)
+        if now < self._run_at:
             return
-        if self._process is not None:
+        if self._program.is_running:
             self._tell_once(f"{self._script} takes longer than {SCRIPT_SECONDS:g} s, and was ended")
-            self._end()
-        self._start(now)
-
-    def _start(self, now: float) -> None:
+            self._program.end()
         self._started_at = now
-        self._data = b""
-        process = None
         try:
-            process = subprocess.Popen(
-                [self._script],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                # It ends with the launcher, and what it has started is found by the variable.
-                env={**os.environ, "KADRIL_JOB": self._job},
-                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread here
-            )
-            self._pidfd = os.pidfd_open(process.pid)
+            self._program.start([self._script])
         except OSError as error:
-            if process is not None:
-                end_group(process)
             self._tell_why_not(error, now)
             return
-        self._process, self._has_run = process, True
-        assert process.stdout is not None  # noqa: S101 - asked for above
-        os.set_blocking(process.stdout.fileno(), False)
-        self._selector.register(process.stdout, selectors.EVENT_READ, self._read)
-        self._selector.register(self._pidfd, selectors.EVENT_READ, self._finish)
-        self.wake_at = now + SCRIPT_SECONDS
+        self._has_run = True
+        self._run_at = now + SCRIPT_SECONDS
 
     def _tell_why_not(self, error: OSError, now: float) -> None:
         # It may be about to be written, or to be replaced by another one.
@@ -195,91 +172,60 @@ class Discovery:
                 f"{problem}; is it executable (chmod +x), with a first line such as #!/bin/sh?"
             ) from error
         self._tell_once(f"{problem}; the hosts stay as they are")
-        self.wake_at = now + POLL_SECONDS
+        self._run_at = now + POLL_SECONDS
 
-    def _read(self) -> None:
-        process = self._process
-        if process is None or process.stdout is None or process.stdout.closed:
-            return
-        try:
-            data = os.read(process.stdout.fileno(), READ_BYTES)
-        except BlockingIOError:
-            return
-        self._data += data
-        if not data:
-            self._selector.unregister(process.stdout)
-            process.stdout.close()
-        elif len(self._data) > MAX_LISTING_BYTES:
-            self._tell_once(
-                f"{self._script} prints more than {MAX_LISTING_BYTES >> 20} MiB, and was ended; the"
-                " hosts stay as they are"
-            )
-            self._end()
-            self.wake_at = self._started_at + POLL_SECONDS
+    def _refuse_output(self) -> None:
+        self._run_at = self._started_at + POLL_SECONDS
+        self._tell_once(
+            f"{self._script} prints more than {MAX_OUTPUT_BYTES >> 20} MiB, and was ended; the"
+            " hosts stay as they are"
+        )
 
-    def _finish(self) -> None:
-        """Take the listing of a script that has ended; what it has started may hold its output."""
-        process = self._process
-        if process is None:
-            return
-        # All that fits in a pipe, unless it is too much; or else its end.
-        num_read = -1
-        while self._process is process and num_read < len(self._data):
-            num_read = len(self._data)
-            self._read()
-        if self._process is not process:
-            return
-        self._let_go(process)
-        code = process.wait()
-        self.wake_at = self._started_at + POLL_SECONDS
+    def _finish(self, code: int) -> None:
+        """Take the listing of a script that has ended."""
+        self._run_at = self._started_at + POLL_SECONDS
         if code:
             self._tell_once(f"{self._script} failed with code {code}; the hosts stay as they are")
             return
         try:
-            hosts = read_listing(self._data.decode(), self._slots_per_host)
+            self._hosts = read_listing(self._program.output.decode(), self._slots_per_host)
         except (ConfigError, UnicodeDecodeError) as error:
             self._tell_once(f"{self._script}: {error}; the hosts stay as they are")
             return
-        here = [host for host in hosts if is_this_host(host.name)]
-        for host in hosts:
-            if host not in here:
+        self._names.ask([host.name for host in self._hosts], time.monotonic())
+        self._count()
+
+    def _count(self) -> None:
+        """Count the slots of this host in the last listing."""
+        answers = [(host, self._names.leads_here(host.name)) for host in self._hosts]
+        num_sure = sum(host.num_slots for host, is_here in answers if is_here)
+        num_unsure = sum(host.num_slots for host, is_here in answers if is_here is None)
+        if num_unsure and self._names.is_asking and self.num_slots is None:
+            return  # a part of the first ranks would be started
+        # Of a name that is not known some slots may be here: as many as before, if that can be.
+        self.num_slots = min(max(self.num_slots or 0, num_sure), num_sure + num_unsure)
+        for host, is_here in answers:
+            if is_here is False:
                 self._tell_once(
                     f"{self._script} names {host.name}, which is not this host: elastic jobs are"
                     " of one host, and it is left out"
                 )
-        self.num_slots = sum(host.num_slots for host in here)
+            elif is_here is None and not self._names.is_asking:
+                self._tell_once(
+                    f"{self._script} names {host.name}, and the resolver does not say whether that"
+                    " is this host; the slots stay as they are"
+                )
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             self._notice(text)
 
-    def _end(self) -> None:
-        process = self._process
-        if process is not None:
-            self._let_go(process)
-            end_group(process)
-
-    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = None
-        if process.stdout is not None and not process.stdout.closed:
-            self._selector.unregister(process.stdout)
-            process.stdout.close()
-        self._selector.unregister(self._pidfd)
-        os.close(self._pidfd)
-
     def close(self) -> None:
         """End the script, should it run. May be called again; no script is started any more."""
-        self._end()
-        self.wake_at = math.inf
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and what it has started, as far as that is in its process group."""
-    kill_group(process.pid, signal.SIGKILL)
-    # It may be in a call of the kernel that does not end, and then it is reaped later.
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=1.0)
+        self._program.end()
+        self._names.close()
+        self._run_at = math.inf
 
 
 def read_listing(text: str, slots_per_host: int = 1) -> list[Host]:

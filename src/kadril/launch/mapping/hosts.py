@@ -10,12 +10,12 @@ whatever name, is reached by ssh.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kadril.errors import ConfigError
+from kadril.launch.mapping.host_lookup import look_up
 
 __all__ = ["Host", "check_slots", "is_this_host", "parse_hosts", "read_hostfile"]
 
@@ -85,24 +85,8 @@ def check_slots(hosts: Sequence[Host], num_ranks: int) -> None:
 
 
 def is_this_host(name: str) -> bool:
-    """Whether a name or an address leads to this machine."""
-    if name in ("localhost", socket.gethostname()):
-        return True
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        return False
-    return any(is_own_address(family, address) for family, _, _, _, address in found)
-
-
-def is_own_address(family: int, address: tuple[object, ...]) -> bool:
-    """Whether an address belongs to an interface of this machine: only then can it be bound."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address[0], 0, *address[2:]))
-    except OSError:
-        return False
-    return True
+    """Whether a name or an address leads to this machine, as far as the resolver knows."""
+    return look_up(name) is True
 
 
 def describe(hosts: Sequence[Host]) -> str:
