@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FAILS = """
             os._exit(3)
         while True:
             kadril.allreduce(np.zeros(1), name="wait")
+            state.commit()
 
     init()
     run(train)(ObjectState(lambda value: value, rank))
@@ -65,5 +67,24 @@ def test_a_rank_that_failed_leaves_nothing_behind(playground: Playground) -> Non
     assert eventually(lambda: held() == at_first), (at_first, held())
     launched.await_output(rb"ended process \d+ left behind by rank 1: sleep 1000", 2)
     # A launcher that is killed now has told its guardian which ranks are left.
+    launched.process.kill()
+    assert eventually(lambda: not playground.processes())
+
+
+def test_a_launcher_without_descriptors_goes_on(playground: Playground) -> None:
+    """It ended with an OSError, and the rank that lived with it; it can replace the other later."""
+    program = playground.write("fails.py", FAILS)
+    flags = ["-np", "2", "--min-np", "1", "--spares", "0", "--no-fork-server"]
+    flags += ["--blacklist-cooldown-range", "1", "1"]
+    launched = playground.start(*flags, program, playground.directory)
+    launched.await_output(rb"trains 0\n", 2, timeout=60.0)
+    limits = resource.prlimit(launched.pid, resource.RLIMIT_NOFILE)
+    # Numbers from this one on cannot be had, and those below are in use.
+    resource.prlimit(launched.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    (playground.directory / "fail.0").touch()
+    launched.await_output(rb"cannot start another worker: .*Too many open files", timeout=60.0)
+    launched.await_output(rb"generation 1: 1 ranks", timeout=60.0)
+    resource.prlimit(launched.pid, resource.RLIMIT_NOFILE, limits)
+    launched.await_output(rb"generation 2: 2 ranks, 1 of them new", timeout=60.0)
     launched.process.kill()
     assert eventually(lambda: not playground.processes())

@@ -336,6 +336,23 @@ def test_ranks_are_forked_with_few_descriptors(tmp_path: Path) -> None:
         assert fork(server, rank_variables()).finish() == (0, "here\n", "")
 
 
+def test_a_launcher_without_descriptors_starts_ranks(tmp_path: Path) -> None:
+    """It ended with an OSError, where it was to start the rank by itself, or later."""
+    path = tmp_path / "program.py"
+    path.write_text("print('here')\n")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving([str(path)], []) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with pytest.raises(LaunchError, match="Too many open files"):
+                server.fork(rank_variables(), stdout=1, stderr=2, inherit=(), processors=())
+            with pytest.raises(LaunchError, match="Too many open files"):
+                ForkClient([sys.executable, str(path)], {}, [])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert fork(server, rank_variables()).finish() == (0, "here\n", "")
+
+
 LAUNCHER = """
     import os, select, sys
     from kadril.launch.forking.fork_client import ForkClient

@@ -138,6 +138,8 @@ def check_descriptor_limit(options: RunOptions) -> None:
     """
     num_logs = sum(each is not None for each in (options.output_dir, options.output_filename))
     per_rank = 3 + 2 * num_logs  # two pipes, a pidfd, two files of each kind of log
+    if options.elastic is not None:
+        per_rank += 1 + 3  # a connection; and what a dead rank has until its remains are gone
     needed = per_rank * options.num_places + 32
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and needed > limit:

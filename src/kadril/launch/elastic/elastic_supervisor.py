@@ -161,7 +161,15 @@ class ElasticSupervisor(Supervisor):
         return self._failed or self._stopping or bool(self._interrupted_by)
 
     def _start_worker(self) -> None:
-        worker = self.workers.add()
+        """Start a worker at the lowest place that is free.
+
+        Raises:
+            LaunchError: it cannot be started.
+        """
+        try:
+            worker = self.workers.add()
+        except OSError as error:
+            raise LaunchError(f"no connection to it: {error.strerror}") from error
         try:
             worker.pid = self._starter.start(worker)
         except BaseException:

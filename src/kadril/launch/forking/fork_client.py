@@ -70,7 +70,7 @@ class ForkClient:
         self.problem = ""
         # A forked rank has more variables than this one, and shows them where these lie.
         self._environment = {**environment, ROOM_VARIABLE: "." * ROOM}
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = connected_sockets()
         with theirs:
             flags, words = split_command(command)
             own = ["-m", "kadril.launch.forking.fork_server"]
@@ -132,14 +132,14 @@ class ForkClient:
             "descriptors": [1, 2, *inherit],
             "processors": sorted(processors),
         }
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with line, taking_in_orphans():
-            with theirs:
-                descriptors = [theirs.fileno(), stdout, stderr, *inherit]
-                try:
-                    socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-                except OSError:
-                    self._give_up("the fork server has ended")
+        line, theirs = connected_sockets()
+        with line, theirs, taking_in_orphans():
+            descriptors = [theirs.fileno(), stdout, stderr, *inherit]
+            try:
+                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            except OSError:
+                self._give_up("the fork server has ended")
+            theirs.close()  # an end of the rank is heard then
             return self._begin_rank(line, time.monotonic() + FORK_TIMEOUT)
 
     def _begin_rank(self, line: socket.socket, deadline: float) -> int:
@@ -186,6 +186,18 @@ class ForkClient:
         self._process.wait()
 
 
+def connected_sockets() -> tuple[socket.socket, socket.socket]:
+    """Return two ends of a connection that keeps messages apart.
+
+    Raises:
+        LaunchError: there are no descriptors for them.
+    """
+    try:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise LaunchError(f"no connection to the fork server: {error.strerror}") from error
+
+
 def receive(line: socket.socket, deadline: float | None = None) -> dict[str, Any]:
     """Return the next message.
 
@@ -214,8 +226,15 @@ def end_child(pid: int) -> None:
 
 @contextmanager
 def taking_in_orphans() -> Iterator[None]:
-    """Become the parent of processes below this one whose parent ends meanwhile."""
-    set_subreaper(1)
+    """Become the parent of processes below this one whose parent ends meanwhile.
+
+    Raises:
+        LaunchError: that is not allowed here.
+    """
+    try:
+        set_subreaper(1)
+    except OSError as error:
+        raise LaunchError(f"ranks cannot be forked: {error}") from error
     try:
         yield
     finally:

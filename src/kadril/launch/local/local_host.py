@@ -200,7 +200,12 @@ class LocalHost:
         if not due:
             return
         # By their sessions alone: the other processes of the job are to live.
-        self._end_leftovers("", [rank.pid for rank in due])
+        try:
+            self._end_leftovers("", [rank.pid for rank in due])
+        except OSError as error:
+            self._notice(f"cannot look for what ranks have left behind: {error.strerror}")
+            self._forgotten.update((rank.pid, now + LINGER) for rank in due)
+            return
         for rank in due:
             del self._forgotten[rank.pid]
             self._ranks.remove(rank)

@@ -66,9 +66,11 @@ class RankProcess:
         except OSError as error:
             self.signal_group(signal.SIGKILL)
             reap()
+            cause = "kadril needs Linux 5.3 and a sandbox that allows this call"
+            if error.errno == errno.EMFILE:
+                cause = "the limit on descriptors (ulimit -n) is reached"
             raise LaunchError(
-                f"cannot watch rank {rank}: pidfd_open: {error.strerror}; "
-                f"kadril needs Linux 5.3 and a sandbox that allows this call"
+                f"cannot watch rank {rank}: pidfd_open: {error.strerror}; {cause}"
             ) from None
 
     @classmethod
@@ -103,7 +105,13 @@ class RankProcess:
         with ExitStack() as on_failure, ExitStack() as write_ends:
             ends = []
             for _ in range(2):
-                read_end, write_end = os.pipe()
+                try:
+                    read_end, write_end = os.pipe()
+                except OSError as error:
+                    raise LaunchError(
+                        f"no pipe for the output of rank {rank}: {error.strerror}; is the limit on"
+                        " descriptors (ulimit -n) reached?"
+                    ) from error
                 on_failure.callback(os.close, read_end)
                 write_ends.callback(os.close, write_end)
                 # The flag is of this end only: the rank's writes still block, as they should.
