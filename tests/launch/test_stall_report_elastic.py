@@ -74,9 +74,13 @@ def test_a_rank_that_died_in_a_call_does_not_wait(playground: Playground, flags:
 
 
 def test_a_spare_process_does_not_show_what_its_predecessor_did(playground: Playground) -> None:
-    """Until it joined, `kadril ps` took the record of the dead rank at its place for its own."""
+    """Until it joined, `kadril ps` took the record of the dead rank at its place for its own.
+
+    Later it called that process a rank that starts, and told of "4 of 3 ranks".
+    """
     program = playground.write("killed.py", KILLED_IN_A_CALL)
-    launched = playground.start("-np", "3", "--min-np", "3", "--verbose", program)
+    words = ["-np", "3", "--min-np", "3", "--verbose", program]
+    launched = playground.start(*words, env={"KADRIL_STALL_WARNING": "5"})
     launched.await_output(rb"generation 1: 3 ranks, 1 of them new", timeout=60.0)
     launched.await_output(rb"worker 0 is process", 2, timeout=60.0)
 
@@ -84,10 +88,24 @@ def test_a_spare_process_does_not_show_what_its_predecessor_did(playground: Play
         command = [sys.executable, "-m", "kadril", "ps"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         found = re.search(rf"job \w+: .*{re.escape(program)}.*\n((  process .*\n)+)", done.stdout)
-        return found[1] if found else ""
+        return found[0] if found else ""
 
-    assert eventually(lambda: listed().count("\n") == 4, timeout=60.0)
+    assert eventually(lambda: listed().count("  process ") == 4, timeout=60.0)
     assert "name='killed'" not in listed()
-    assert listed().count("starting") == 1
+    assert eventually(lambda: listed().count("name='late'") == 2, timeout=60.0)
+    lines = listed().splitlines()
+    assert ": 3 of 3 ranks here, 1 spare process: " in lines[0]
+    names = sorted(re.findall(r"^  process \d+  (rank \d|\w+ process)", "\n".join(lines), re.M))
+    assert names == ["rank 0", "rank 1", "rank 2", "spare process"]
+    job = lines[0].split()[1].rstrip(":")
+    command = [sys.executable, "-m", "kadril", "dump", job]
+    dumped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert ": 3 of 3 ranks here, 1 spare process: " in dumped
+    assert "spare process takes the place of a rank that fails" in dumped
+    assert "rank 3" not in dumped
+    launched.await_output(rb"stacks: kadril dump", timeout=60.0)
+    told = [line for line in launched.err.decode().splitlines() if "spare process" in line]
+    assert told == ["kadril:   spare process takes the place of a rank that fails"]
+    assert b"rank 3" not in launched.err
     launched.send(signal.SIGKILL)
     launched.finish()

@@ -8,7 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from kadril.observe.flight_record import CallRecord, seconds_ago
-from kadril.observe.rank_report import RankReport, collapse, examine_ranks
+from kadril.observe.rank_report import (
+    RankPlace,
+    RankReport,
+    collapse,
+    describe_all,
+    examine_ranks,
+    name_all,
+    name_process,
+)
 from kadril.observe.running_jobs import RunningJob, find_jobs
 
 __all__ = ["dump_main", "main"]
@@ -27,9 +35,9 @@ def main(argv: list[str]) -> int:
         print("no job of this user runs on this host", file=sys.stderr)
     for job in jobs:
         reports = look_at(job, with_stacks=False)
-        print(f"job {job.id}: {len(reports)} of {job.size} ranks here: {job.ranks[0].command}")
+        print(f"job {job.id}: {name_all(reports, job.size)}: {job.ranks[0].command}")
         for report in reports:
-            (line,) = collapse([(report.rank, report.describe())])
+            (line,) = describe_all([report])
             print(f"  process {report.pid}  {line}")
     return 0
 
@@ -56,18 +64,19 @@ def dump_main(argv: list[str]) -> int:
         return 1
     (job,) = jobs
     reports = look_at(job, with_stacks=True)
-    print(f"job {job.id}: {len(reports)} of {job.size} ranks here: {job.ranks[0].command}")
-    for line in collapse([(report.rank, report.describe()) for report in reports]):
+    print(f"job {job.id}: {name_all(reports, job.size)}: {job.ranks[0].command}")
+    for line in describe_all(reports):
         print(f"  {line}")
-    print("  " + ", ".join(f"rank {each.rank} is process {each.pid}" for each in reports))
-    print_sections("last collectives", [(each.rank, last_calls(each)) for each in reports])
-    print_sections("stacks", [(each.rank, stacks_of(each)) for each in reports])
+    print("  " + ", ".join(f"{name_process(each)} is process {each.pid}" for each in reports))
+    ranks = [each for each in reports if each.rank >= 0]
+    print_sections("last collectives", [(each.rank, last_calls(each)) for each in ranks])
+    print_sections("stacks", [(each.rank, stacks_of(each)) for each in ranks])
     return 0
 
 
 def look_at(job: RunningJob, *, with_stacks: bool) -> list[RankReport]:
     """Return what the ranks of a job do."""
-    places = [(each.rank, each.pid, each.record) for each in job.ranks]
+    places = [RankPlace(each.rank, each.pid, each.record, each.is_elastic) for each in job.ranks]
     return examine_ranks(places, with_stacks=with_stacks)
 
 

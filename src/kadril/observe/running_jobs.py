@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kadril.observe.flight_record import FlightRecord, RecordError, read_record
 from kadril.observe.process_tree import ProcessTree, command_name, read_words
+from kadril.world.membership import CONTROL_FD
 
 __all__ = ["FoundRank", "RunningJob", "find_jobs", "find_ranks_below"]
 
@@ -52,10 +53,15 @@ class FoundRank:
     command: str
     variables: Mapping[str, str]
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether its job replaces ranks."""
+        return CONTROL_FD in self.variables
+
 
 @dataclasses.dataclass(frozen=True)
 class RunningJob:
-    """A job with its ranks on this host, in their order."""
+    """A job with its ranks on this host, in their order; `size` is that of its start."""
 
     id: str
     size: int

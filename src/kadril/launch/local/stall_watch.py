@@ -22,13 +22,15 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kadril.config import Config
 from kadril.errors import ConfigError
+from kadril.world.membership import CONTROL_FD
 
 if TYPE_CHECKING:
     from kadril.observe.flight_record import FlightRecord
+    from kadril.observe.rank_report import RankPlace
     from kadril.observe.running_jobs import FoundRank
 
 __all__ = ["StallWatch"]
@@ -37,14 +39,6 @@ LONGEST_WAIT = 7.5  # seconds; with a look and the stacks a report comes within 
 LONGEST_PATIENCE = 60.0  # for jobs that have come to wait, and went on, again and again
 LOOK_EVERY = 1.5
 MAX_LINES = 16
-
-
-class WatchedRank(NamedTuple):
-    """A rank that may come to wait."""
-
-    rank: int
-    pid: int
-    record: Path
 
 
 class StallWatch:
@@ -71,7 +65,7 @@ class StallWatch:
         self._job_id = job_id
         self._notice = notice
         self._search = search
-        self._ranks: list[WatchedRank] = []
+        self._ranks: list[RankPlace] = []
         self._told: dict[int, int] = {}  # processes that waited when it was told: calls begun
         self._look_at = math.inf if search is None else time.monotonic() + LOOK_EVERY
 
@@ -86,13 +80,16 @@ class StallWatch:
             environment: the variables that it was started with.
             record: its flight record, where no variable names it.
         """
+        # Imported here: it has much that nothing else of the launcher needs.
+        from kadril.observe.rank_report import RankPlace
+
         config = Config.from_environment(environment)
         if record is None and "KADRIL_RECORD_FILE" in environment:
             record = Path(environment["KADRIL_RECORD_FILE"])
         if record is None or not config.stall_check:
             return
         self._ranks = [each for each in self._ranks if each.rank != rank]  # one that it replaces
-        self._ranks.append(WatchedRank(rank, pid, record))
+        self._ranks.append(RankPlace(rank, pid, record, CONTROL_FD in environment))
         self.after = min(config.stall_warning, LONGEST_WAIT)
         self._look_at = time.monotonic() + LOOK_EVERY
 
@@ -156,10 +153,10 @@ class StallWatch:
 
     def _report(self, waiting: Sequence[int]) -> None:
         from kadril.errors import name_ranks
-        from kadril.observe.rank_report import collapse, examine_ranks
+        from kadril.observe.rank_report import describe_all, examine_ranks
 
         reports = examine_ranks(self._ranks)
-        lines = collapse([(report.rank, report.describe()) for report in reports])
+        lines = describe_all(reports)
         self._notice(
             f"the job does not move: {name_ranks(waiting)} waited for"
             f" {self.after:.0f} s or more in one call. What each rank does:"
