@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StallWatch"]
 
-LONGEST_WAIT = 7.5  # seconds; with a look and the stacks a report comes within ten
+LONGEST_WAIT = 6.5  # seconds; with a look and a second for stacks a report comes within ten
 LONGEST_PATIENCE = 60.0  # for jobs that have come to wait, and went on, again and again
 LOOK_EVERY = 1.5
 MAX_LINES = 16
