@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,58 @@ def test_sigterm_lets_ranks_leave_that_wait_for_slots(playground: Playground, no
     result = job.finish(timeout=30.0)
     assert result.code == 143
     assert result.report[-1] == "interrupted by SIGTERM"
+
+
+# Does without elastic.run; below a shell, which has no handler of its own.
+HANDLES = """
+    import signal, sys, time
+    from pathlib import Path
+    import kadril
+
+    got = []
+    for name in ("SIGUSR1", "SIGUSR2", "SIGHUP"):
+        signal.signal(getattr(signal, name), lambda number, _: got.append(number))
+    kadril.init()
+    print("ready", flush=True)
+    while not got:
+        time.sleep(0.01)
+    print("got", got[0], flush=True)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_reaches_what_a_wrapper_has_started(
+    playground: Playground, signum: signal.Signals
+) -> None:
+    """SIGUSR1 went to the shell alone, which has no handler for it; the others ended the shell."""
+    program = playground.write("handles.py", HANDLES)
+    script = playground.write("train.sh", f"{sys.executable} {program}; echo ended $?\n")
+    job = playground.start("-np", "2", "--min-np", "2", "bash", script)
+    job.await_output(rb"ready", 2, timeout=60.0)
+    job.send(signum)
+    result = job.finish(timeout=60.0)
+    assert result.code == 0, result.err.decode()
+    assert result.out.count(b"got %d" % signum) == 2
+    assert result.out.count(b"ended 0") == 2
+
+
+def test_a_signal_ends_nobody_who_has_no_handler(playground: Playground, notes: Path) -> None:
+    """Spare processes and new ones died of it, and each such end counted as a failed start."""
+    job = start(playground, notes, "-np 2 --min-np 2 --verbose", "hold:4:0")
+    job.await_output(rb"worker 2 is process", timeout=60.0)
+    job.send(signal.SIGUSR2)
+    (notes / "go").touch()
+    result = job.finish(timeout=60.0)
+    assert result.code == 0, result.err.decode()
+    assert not [line for line in result.report if "failed" in line]
+
+
+def test_a_hangup_that_nobody_handles_ends_the_job(playground: Playground, notes: Path) -> None:
+    """The terminal is gone. Ranks that died of it were replaced before."""
+    job = start(playground, notes, "-np 2 --min-np 2 --verbose", "hold:4:0")
+    job.await_output(rb"worker 2 is process", timeout=60.0)
+    job.send(signal.SIGHUP)
+    result = job.finish(timeout=60.0)
+    assert result.code == 129
+    assert result.report[-1] == "interrupted by SIGHUP"
+    assert not [line for line in result.report if "failed" in line]

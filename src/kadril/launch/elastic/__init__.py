@@ -5,6 +5,7 @@ elastic_supervisor  the event loop: which exits end the job, and which begin a n
 worker_set          the workers of the job, their ranks in each generation
 worker              one worker: its process, what it said, its end of the connection
 fresh_start         whether all ranks may be started anew, before any has a state
+worker_signals      signals to the launcher that end no worker
 worker_start        how its processes are started: as programs, or forked
 host_slots          how many workers there may be: fixed, or by a discovery script; cooldown
 host_names          which names of a listing lead to this machine

@@ -19,7 +19,6 @@ state any more, after `reset_limit` generations, and where a program says that i
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import selectors
@@ -32,13 +31,14 @@ from kadril.launch.elastic.fresh_start import FreshStart
 from kadril.launch.elastic.host_slots import Backoff, Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
 from kadril.launch.elastic.worker_set import WorkerSet, assign_ranks
+from kadril.launch.elastic.worker_signals import signal_handlers, tell_of_end, tell_to_commit
 from kadril.launch.elastic.worker_start import WorkerStart
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost
 from kadril.launch.options import ElasticOptions, LaunchError, RunOptions
 from kadril.launch.supervision.signal_inbox import SignalInbox
 from kadril.launch.supervision.summary import RankExit, describe_status
-from kadril.launch.supervision.supervisor import LAST_WORDS, Supervisor
+from kadril.launch.supervision.supervisor import INTERRUPTS, LAST_WORDS, Supervisor
 from kadril.world.job_messages import JobMessage, MessageKind
 
 __all__ = ["ElasticSupervisor"]
@@ -551,27 +551,22 @@ class ElasticSupervisor(Supervisor):
         (self.tell if first else self.output.notice)(text)
 
     def _forward(self, signum: int) -> None:
-        workers = self.workers.by_place.values()
+        workers = self.workers
         is_ours = signum in (signal.SIGTERM, signal.SIGUSR1) and not self._is_ending
-        if is_ours and any(worker.listens for worker in workers):
+        if is_ours and any(worker.listens for worker in workers.by_place.values()):
             self._forward_as_message(signum)
-        elif signum == signal.SIGUSR1:
-            self._forward_to_handlers(signum)
-        else:
+        elif signum in INTERRUPTS:
             super()._forward(signum)
+        else:
+            self._forward_to_handlers(signum)
 
     def _forward_as_message(self, signum: int) -> None:
         """Have all ranks commit at the same step; after SIGTERM they leave then."""
         leaves = signum == signal.SIGTERM
         self._forwarded.add(signum)
-        for worker in self.workers.by_place.values():
-            # Those that wait for the next generation commit there, unless they are to leave.
-            if worker.rank >= 0 and not (leaves and worker.is_ready):
-                worker.send(MessageKind.PREEMPT, leaves=leaves)
+        tell_of_end(self.workers, leaves=leaves)
         if leaves:
-            now = time.monotonic()
-            self._interrupted_by, self._interrupt_time = signum, now
-            self._kill_at = now + self._options.grace
+            self._interrupt(signum)
             for worker in self.workers.ready:
                 self._dismiss(worker)
             for worker in self.workers.starting:
@@ -579,18 +574,19 @@ class ElasticSupervisor(Supervisor):
                     self._host.stop_rank(worker.place, signal.SIGTERM)
 
     def _forward_to_handlers(self, signum: int) -> None:
-        """Pass a signal on to those that have a handler for it; others would end by it.
-
-        Spare processes wait in `init()` and new ones are on their way: they have none yet. Ranks
-        that are about to enter `elastic.run` find the message there.
-        """
-        from kadril.observe.rank_stacks import catches
-
+        """Pass a signal on to those that have a handler for it; others would end by it."""
         self._forwarded.add(signum)
-        workers = self.workers.by_place.values()
-        for worker in self.workers.busy or workers:
-            worker.send(MessageKind.PREEMPT, leaves=False)
-        for worker in workers:
-            with contextlib.suppress(OSError):
-                if catches(worker.pid, signum):
-                    os.kill(worker.pid, signum)
+        if signum == signal.SIGUSR1:
+            tell_to_commit(self.workers)
+        groups = {worker.pid for worker in self.workers.by_place.values()}
+        has_handlers = signal_handlers(groups, signum)
+        if signum == signal.SIGHUP and not (has_handlers or self._is_ending):
+            # The terminal has gone, and nobody wants to outlive it.
+            self._interrupt(signum)
+            for host in self._hosts:
+                host.signal(signum)
+
+    def _interrupt(self, signum: int) -> None:
+        now = time.monotonic()
+        self._interrupted_by, self._interrupt_time = signum, now
+        self._kill_at = now + self._options.grace
