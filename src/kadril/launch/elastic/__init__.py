@@ -7,7 +7,8 @@ worker              one worker: its process, what it said, its end of the connec
 fresh_start         whether all ranks may be started anew, before any has a state
 worker_signals      signals to the launcher that end no worker
 worker_start        how its processes are started: as programs, or forked
-host_slots          how many workers there may be: fixed, or by a discovery script; cooldown
+worker_slots        how many workers there should be, and when they may be started
+host_slots          slots of a discovery script; cooldown
 host_names          which names of a listing lead to this machine
 helper_program      a program that the launcher runs beside its event loop
 """

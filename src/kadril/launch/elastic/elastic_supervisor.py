@@ -28,10 +28,10 @@ from functools import partial
 
 from kadril.errors import RendezvousError
 from kadril.launch.elastic.fresh_start import FreshStart
-from kadril.launch.elastic.host_slots import Backoff, Cooldown, Discovery
 from kadril.launch.elastic.worker import Worker
 from kadril.launch.elastic.worker_set import WorkerSet, assign_ranks
 from kadril.launch.elastic.worker_signals import signal_handlers, tell_of_end, tell_to_commit
+from kadril.launch.elastic.worker_slots import WorkerSlots
 from kadril.launch.elastic.worker_start import WorkerStart
 from kadril.launch.local.job import Job
 from kadril.launch.local.local_host import LocalHost
@@ -67,20 +67,10 @@ class ElasticSupervisor(Supervisor):
         self._elastic = elastic
         self._job = job
         self._host: LocalHost | None = None
-        self._cooldown = Cooldown(*elastic.cooldown)
-        self._backoff = Backoff(elastic.cooldown[1])
+        self._slots = WorkerSlots(
+            elastic, options.num_ranks, job.id, self.selector, self.output.notice
+        )
         self._fresh_start = FreshStart(elastic.timeout)
-        self._discovery: Discovery | None = None
-        if elastic.discovery_script is not None:
-            self._discovery = Discovery(
-                job.id,
-                elastic.discovery_script,
-                elastic.slots_per_host,
-                self.selector,
-                self.output.notice,
-            )
-        self._num_slots = options.num_ranks
-        self._num_given_up = 0  # slots of ranks that are not replaced
         self._last_failure: RankExit | None = None
         self._late: dict[int, float] = {}  # when workers that do not answer are ended, by place
         self._short_since = math.inf  # since when there are too few
@@ -89,15 +79,13 @@ class ElasticSupervisor(Supervisor):
         self._modules: list[str] = []  # that ranks have loaded
 
     def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
-        if self._discovery is not None:
-            self._discovery.close()
+        self._slots.close()
         super().__exit__(error_type, *rest)
         for worker in self.workers.by_place.values():
             worker.close()
 
     def _finish_hosts(self) -> None:
-        if self._discovery is not None:
-            self._discovery.close()  # a script that runs is not what ranks have left behind
+        self._slots.close()  # a script that runs is not what ranks have left behind
         super()._finish_hosts()
 
     def begin(self, host: LocalHost, starter: WorkerStart) -> None:
@@ -112,47 +100,30 @@ class ElasticSupervisor(Supervisor):
         """
         self._host, self._starter = host, starter
         self.add(host)
-        if self._discovery is not None:
+        discovery = self._slots.discovery
+        if discovery is not None:
             deadline = time.monotonic() + self._elastic.timeout
-            if not self.wait(self._has_enough_slots, deadline):
+            if not self.wait(lambda: self._slots.has_enough, deadline):
                 raise LaunchError(
-                    f"{self._elastic.discovery_script} lists {self._discovery.num_slots or 0} slots"
+                    f"{self._elastic.discovery_script} lists {discovery.num_slots or 0} slots"
                     f" of this host, and --min-np is {self._elastic.min_ranks};"
                     f" waited {self._elastic.timeout:g} s (--elastic-timeout)"
                 )
-        while len(self.workers.by_place) < self._target:
+        while len(self.workers.by_place) < self._slots.target:
             self._start_worker()
-
-    def _has_enough_slots(self) -> bool:
-        return (
-            self._discovery is not None
-            and (self._discovery.num_slots or 0) >= self._elastic.min_ranks
-        )
-
-    @property
-    def _target(self) -> int:
-        """Number of workers that there should be."""
-        if self._discovery is not None:
-            self._num_slots = self._discovery.num_slots or 0
-        return max(min(self._num_slots, self._elastic.max_ranks) - self._num_given_up, 0)
 
     def _num_wanted(self, now: float) -> int:
         """Number of processes that there should be: ranks, and spare ones while the job trains."""
         has_spares = self.workers.has_state and now >= self._refill_at
         has_spares = has_spares and not self._starter.is_preparing  # they are forked, then
-        return self._target + self._elastic.num_spares * has_spares
-
-    @property
-    def _start_at(self) -> float:
-        """Time from which on a process may be started, after repeated failures."""
-        return max(self._cooldown.until, self._backoff.until)
+        return self._slots.target + self._elastic.num_spares * has_spares
 
     def _num_missing(self, now: float) -> int:
         """Number of processes to be started, as far as there are places for them."""
         workers = self.workers
         num_living = len(workers.by_place)
         num_wanted = self._num_wanted(now)
-        if workers.must_hand_over and not workers.staying and self._target > 0:
+        if workers.must_hand_over and not workers.staying and self._slots.target > 0:
             num_wanted = max(num_wanted, num_living + 1)  # to take over the state
         return min(num_wanted, self._options.num_places) - num_living
 
@@ -206,7 +177,7 @@ class ElasticSupervisor(Supervisor):
             self._modules = message.text("modules").split()
         elif kind is MessageKind.SYNCED:
             worker.has_state = self.workers.has_state = True
-            self._cooldown.note_success()
+            self._slots.cooldown.note_success()
             self._prepare_forks()
         elif kind is MessageKind.FATAL:
             worker.fatal = message.text("reason")
@@ -225,7 +196,7 @@ class ElasticSupervisor(Supervisor):
     def _prepare_forks(self) -> None:
         """Get ready to fork workers, if more may be needed."""
         elastic = self._elastic
-        may_need_more = elastic.replaces or self._discovery is not None
+        may_need_more = elastic.replaces or self._slots.discovery is not None
         if not (elastic.has_fork_server and may_need_more) or self._starter.fork_client is not None:
             return
         self._starter.prepare_forks(self._modules)
@@ -254,7 +225,7 @@ class ElasticSupervisor(Supervisor):
                 other.send(MessageKind.UPDATE, change=REMOVED)
         if leaves and not worker.is_leaving:
             worker.is_leaving = True
-            self._num_given_up += not self._elastic.replaces
+            self._slots.note_loss()
 
     def _dismiss(self, worker: Worker, code: int = 0) -> None:
         code = 0 if worker.is_leaving else code  # what the job comes to is nothing to it
@@ -294,7 +265,9 @@ class ElasticSupervisor(Supervisor):
         if worker.is_leaving and worker.rank < 0:
             return
         if ended.status == 0 and worker.rank < 0 and self.workers.generation >= 0:
-            self._cooldown.note_failure(now)  # its program does without kadril, or without a rank
+            self._slots.cooldown.note_failure(
+                now
+            )  # its program does without kadril, or without a rank
             return
         if ended.status == 0:
             self._exits.append(ended)
@@ -330,7 +303,7 @@ class ElasticSupervisor(Supervisor):
     def _start_afresh(self, worker: Worker, ended: RankExit) -> None:
         """End all ranks: others are started when these are gone."""
         self._last_failure = ended
-        self._num_given_up += not self._elastic.replaces
+        self._slots.note_loss()
         self._fresh_start.begin()
         for other in self.workers.by_place.values():
             other.is_leaving, other.is_ready, other.rank = True, False, -1
@@ -345,20 +318,10 @@ class ElasticSupervisor(Supervisor):
         self._last_failure = ended
         self._refill_at = now + REFILL_SECONDS
         what = f"rank {worker.rank}" if worker.rank >= 0 else f"new worker {worker.place}"
-        if worker.rank >= 0 and not self._elastic.replaces:
-            self._num_given_up += 1
+        if worker.rank >= 0:
+            self._slots.note_loss()
         text = f"{what} failed: {describe_status(ended.status)}"
-        self.output.notice(text + self._pause_after_failures(worker, now))
-
-    def _pause_after_failures(self, worker: Worker, now: float) -> str:
-        """Start no process for a while where failures are repeated; return what to say of it."""
-        if worker.has_state:
-            count, pause = self._backoff.note_failure(worker.rank, now)
-            if pause and self._elastic.replaces:
-                return f"; it has failed {count} times in a row, and is replaced {pause:g} s later"
-            return ""
-        aside = self._cooldown.note_failure(now)
-        return f"; this host is set aside for {aside:g} s, after repeated failures" if aside else ""
+        self.output.notice(text + self._slots.pause_after_failure(worker, now))
 
     def _fail(self, reason: str, ended: RankExit | None = None) -> None:
         ended = ended or self._last_failure
@@ -376,11 +339,11 @@ class ElasticSupervisor(Supervisor):
         if self._is_ending or self._host is None:
             return math.inf
         times = [*self._late.values(), self._fresh_start.held_until]
-        if self._discovery is not None:
-            times.append(self._discovery.wake_at)
+        if self._slots.discovery is not None:
+            times.append(self._slots.discovery.wake_at)
         is_short = self._num_missing(math.inf) > 0 and self._may_start
         if is_short and not self.workers.is_finishing:
-            times.append(max(self._start_at, self._refill_at))
+            times.append(max(self._slots.start_at, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
         times += [self._ready_since + self._elastic.timeout]
         return min(times, default=math.inf)
@@ -391,8 +354,8 @@ class ElasticSupervisor(Supervisor):
         if now >= self._fresh_start.held_until:
             self._judge_held(now)
             return
-        if self._discovery is not None:
-            self._discovery.tick(now)
+        if self._slots.discovery is not None:
+            self._slots.discovery.tick(now)
         for place, when in list(self._late.items()):
             if now >= when:
                 del self._late[place]
@@ -425,7 +388,9 @@ class ElasticSupervisor(Supervisor):
         elif workers.must_hand_over and not workers.is_finishing:
             self._hand_over(now)
         elif (
-            workers.starting and len(workers.candidates) < self._target and not workers.is_finishing
+            workers.starting
+            and len(workers.candidates) < self._slots.target
+            and not workers.is_finishing
         ):
             pass  # they come
         else:
@@ -437,19 +402,19 @@ class ElasticSupervisor(Supervisor):
 
     def _fill(self, now: float) -> None:
         """Start workers where some are missing."""
-        while self._num_missing(now) > 0 and now >= self._start_at:
+        while self._num_missing(now) > 0 and now >= self._slots.start_at:
             try:
                 self._start_worker()
             except LaunchError as error:
                 self.output.notice(f"cannot start another worker: {error}")
                 for _ in range(3):  # it would fail again at once
-                    self._cooldown.note_failure(now)
+                    self._slots.cooldown.note_failure(now)
 
     def _update_busy(self) -> None:
         """Tell workers that train of others that came, or that there are fewer slots."""
         workers = self.workers
-        is_smaller = len(workers.members) > self._target
-        has_new = len(workers.members) < self._target and bool(workers.candidates)
+        is_smaller = len(workers.members) > self._slots.target
+        has_new = len(workers.members) < self._slots.target and bool(workers.candidates)
         if not (is_smaller or has_new) or workers.is_finishing:
             return
         change = REMOVED * is_smaller | ADDED * has_new
@@ -468,7 +433,7 @@ class ElasticSupervisor(Supervisor):
                 if self._host is not None and knows_nothing:
                     self._host.stop_rank(worker.place, signal.SIGTERM)
             return
-        chosen, others = workers.choose(max(self._target, 1))
+        chosen, others = workers.choose(max(self._slots.target, 1))
         spares = [each for each in others if each.rank < 0 and not each.is_leaving]
         for worker in others:
             if worker not in spares[: elastic.num_spares]:
@@ -489,23 +454,23 @@ class ElasticSupervisor(Supervisor):
         holder, *others = sorted(workers.holders, key=lambda each: each.rank)
         for worker in others:
             self._dismiss(worker)
-        takers = workers.candidates[: max(self._target, 1)]
+        takers = workers.candidates[: max(self._slots.target, 1)]
         if takers:
             self._announce(assign_ranks([holder, *takers], need_state=True), hands_over=True)
             return
-        is_awaited = len(workers.by_place) > 1 or now < self._start_at
+        is_awaited = len(workers.by_place) > 1 or now < self._slots.start_at
         self._wait_for_others(
             "all ranks that have the state of the job were sent SIGTERM",
             "another one to take it over",
-            can_come=self._discovery is not None or (self._target > 0 and is_awaited),
+            can_come=self._slots.discovery is not None or (self._slots.target > 0 and is_awaited),
             now=now,
         )
 
     def _wait_for_more(self, num_ranks: int, now: float) -> None:
         """Wait where more workers may come, since too few are left; otherwise fail."""
-        can_come = self._discovery is not None or (
-            self._target >= self._elastic.min_ranks
-            and (now < self._start_at or len(self.workers.by_place) > num_ranks)
+        can_come = self._slots.discovery is not None or (
+            self._slots.target >= self._elastic.min_ranks
+            and (now < self._slots.start_at or len(self.workers.by_place) > num_ranks)
         )
         text = f"{num_ranks} of at least {self._elastic.min_ranks} ranks (--min-np) are left"
         self._wait_for_others(text, "more", can_come=can_come, now=now)
