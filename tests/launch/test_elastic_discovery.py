@@ -205,3 +205,56 @@ def test_a_script_that_runs_at_the_end_is_not_told_of(playground: Playground) ->
     assert result.code == 0
     assert len(ends(result)) == 2
     assert b"left behind" not in result.err
+
+
+# A new process of the second generation and later does not come to init() while there is `late`.
+COMES_LATE = """
+    import os, sys, time
+    from pathlib import Path
+    import numpy as np
+    import kadril
+    from kadril.elastic import ObjectState, run
+
+    notes = Path(sys.argv[1])
+
+    def train(state):
+        while not (notes / "end").exists():
+            kadril.allreduce(np.zeros(1), name="step")
+            time.sleep(0.01)
+            state.commit()
+
+    if (notes / "late").exists():
+        (notes / f"late.{os.getpid()}").touch()
+        while (notes / "late").exists():
+            time.sleep(0.01)
+    kadril.init()
+    run(train)(ObjectState(step=0))
+"""
+
+
+def test_a_launcher_that_waits_does_not_spin(playground: Playground) -> None:
+    """After --elastic-timeout it took a core, which the ranks that it waited for needed."""
+    program = playground.write("late.py", COMES_LATE)
+    flags = ["--min-np", "2", "--max-np", "2", "--elastic-timeout", "2", "--spares", "0"]
+    notes = playground.directory / "notes"
+    words = [*flags, *with_script(playground, 2).split(), "--verbose", program, notes]
+    launched = playground.start(*words)
+    launched.await_output(rb"generation 0: 2 ranks", timeout=60.0)
+    (notes / "late").touch()
+    (notes / "slots").write_text("localhost:1\n")
+    launched.await_output(rb"waiting for more, 2 s at most", timeout=60.0)
+    (notes / "slots").write_text("localhost:2\n")
+    assert eventually(lambda: len(list(notes.glob("late.*"))) == 2, timeout=60.0)  # one was ended
+    begin, used = time.monotonic(), cpu_seconds(launched.pid)
+    assert eventually(lambda: time.monotonic() > begin + 1.0)
+    used = cpu_seconds(launched.pid) - used
+    # A start of the script takes 0.01 s; spinning gets 0.2 s of a core that others want too.
+    assert used < 0.1 * (time.monotonic() - begin)
+    launched.process.kill()
+    assert eventually(lambda: not playground.processes())
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process, without that of those it has started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

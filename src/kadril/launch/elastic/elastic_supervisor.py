@@ -76,6 +76,7 @@ class ElasticSupervisor(Supervisor):
         self._short_since = math.inf  # since when there are too few
         self._ready_since = math.inf  # since when a worker waits for the others
         self._refill_at = -math.inf  # when a spare process may be started
+        self._worked_at = -math.inf  # when `_work` was called last
         self._modules: list[str] = []  # that ranks have loaded
 
     def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
@@ -346,11 +347,13 @@ class ElasticSupervisor(Supervisor):
             times.append(max(self._slots.start_at, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
         times += [self._ready_since + self._elastic.timeout]
-        return min(times, default=math.inf)
+        # What was due before the last call was done then, or waits for an event.
+        return min((each for each in times if each >= self._worked_at), default=math.inf)
 
     def _work(self, now: float) -> None:
         if self._is_ending or self._host is None:
             return
+        self._worked_at = now
         if now >= self._fresh_start.held_until:
             self._judge_held(now)
             return
