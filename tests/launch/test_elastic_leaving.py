@@ -141,3 +141,39 @@ def test_nobody_waits_for_a_rank_that_ended_well(playground: Playground) -> None
     result = launched.finish(timeout=40.0)
     assert result.code == 0, result.err.decode()
     assert b"alone: 1" in result.out
+
+
+# Rank 1 ends well after a step; rank 0 goes on, for one more step or for as long as it may.
+ENDS_EARLY = """
+    import os, sys, time
+    import numpy as np
+    import kadril
+    from kadril import rank, size
+    from kadril.elastic import ObjectState, run
+
+    def train(state):
+        while size() == 2 or sys.argv[1] == "long":
+            kadril.allreduce(np.zeros(1), name="step")
+            state.commit()
+            if rank() == 1:
+                os._exit(0)
+            time.sleep(0.01)
+        print("end of", size(), flush=True)
+
+    kadril.init()
+    run(train)(ObjectState(step=0))
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("short", 0), ("long", 1)])
+def test_ranks_that_a_rank_has_left_alone_may_not_train_on(
+    playground: Playground, how: str, code: int
+) -> None:
+    """--min-np held no more once a rank had ended well, however far the end of the others was."""
+    program = playground.write("ends.py", ENDS_EARLY)
+    flags = ["-np", "2", "--min-np", "2", "--spares", "0", "--elastic-timeout", "3"]
+    result = playground.start(*flags, program, how).finish(timeout=60.0)
+    assert result.code == code, result.err.decode()
+    assert (b"end of 1" in result.out) == (code == 0)
+    told = "1 of at least 2 ranks (--min-np) are left, and no more can be had"
+    assert (told in result.report) == (code == 1)

@@ -46,6 +46,9 @@ __all__ = ["ElasticSupervisor"]
 # As `HostUpdateResult` has them.
 REMOVED, ADDED = 1, 2
 
+# How long ranks may take to come to the end after the first one that has, if they are too few.
+ENDING_SECONDS = 60.0
+
 # How long a spare process is not started after a failure: those that recover need the cores.
 REFILL_SECONDS = 1.0
 
@@ -76,6 +79,7 @@ class ElasticSupervisor(Supervisor):
         self._short_since = math.inf  # since when there are too few
         self._ready_since = math.inf  # since when a worker waits for the others
         self._refill_at = -math.inf  # when a spare process may be started
+        self._must_end_at = math.inf  # by when few ranks have to be at the end of the program
         self._worked_at = -math.inf  # when `_work` was called last
         self._modules: list[str] = []  # that ranks have loaded
 
@@ -273,6 +277,8 @@ class ElasticSupervisor(Supervisor):
         if ended.status == 0:
             self._exits.append(ended)
             self.workers.is_finishing = True
+            time_to_end = min(ENDING_SECONDS, self._elastic.timeout)
+            self._must_end_at = min(self._must_end_at, now + time_to_end)
             return
         if worker.is_leaving:
             self._last_failure = ended
@@ -346,7 +352,7 @@ class ElasticSupervisor(Supervisor):
         if is_short and not self.workers.is_finishing:
             times.append(max(self._slots.start_at, self._refill_at))
         times += [self._short_since + self._elastic.timeout]
-        times += [self._ready_since + self._elastic.timeout]
+        times += [self._ready_since + self._elastic.timeout, self._must_end_at]
         # What was due before the last call was done then, or waits for an event.
         return min((each for each in times if each >= self._worked_at), default=math.inf)
 
@@ -387,7 +393,7 @@ class ElasticSupervisor(Supervisor):
         if workers.is_lost and not workers.is_finishing:
             self._fail("no rank is left that has the state of the job")
         elif workers.busy:
-            self._update_busy()
+            self._update_busy(now)
         elif workers.must_hand_over and not workers.is_finishing:
             self._hand_over(now)
         elif (
@@ -413,14 +419,16 @@ class ElasticSupervisor(Supervisor):
                 for _ in range(3):  # it would fail again at once
                     self._slots.cooldown.note_failure(now)
 
-    def _update_busy(self) -> None:
+    def _update_busy(self, now: float) -> None:
         """Tell workers that train of others that came, or that there are fewer slots."""
         workers = self.workers
+        # Those that train meet then, and are too few; one that is past that does not hear it.
+        must_meet = now >= self._must_end_at and len(workers.busy) < self._elastic.min_ranks
         is_smaller = len(workers.members) > self._slots.target
         has_new = len(workers.members) < self._slots.target and bool(workers.candidates)
-        if not (is_smaller or has_new) or workers.is_finishing:
+        if not (must_meet or (not workers.is_finishing and (is_smaller or has_new))):
             return
-        change = REMOVED * is_smaller | ADDED * has_new
+        change = REMOVED * (is_smaller or must_meet) | ADDED * has_new
         for worker in workers.busy:
             if not worker.was_updated and worker.listens:
                 worker.was_updated = True
@@ -441,7 +449,8 @@ class ElasticSupervisor(Supervisor):
         for worker in others:
             if worker not in spares[: elastic.num_spares]:
                 self._dismiss(worker)
-        if len(chosen) < elastic.min_ranks and not workers.is_finishing:
+        may_be_few = workers.is_finishing and now < self._must_end_at
+        if len(chosen) < elastic.min_ranks and not may_be_few:
             self._wait_for_more(len(chosen), now)
             return
         if not chosen:
@@ -471,9 +480,12 @@ class ElasticSupervisor(Supervisor):
 
     def _wait_for_more(self, num_ranks: int, now: float) -> None:
         """Wait where more workers may come, since too few are left; otherwise fail."""
-        can_come = self._slots.discovery is not None or (
-            self._slots.target >= self._elastic.min_ranks
-            and (now < self._slots.start_at or len(self.workers.by_place) > num_ranks)
+        can_come = not self.workers.is_finishing and (
+            self._slots.discovery is not None
+            or (
+                self._slots.target >= self._elastic.min_ranks
+                and (now < self._slots.start_at or len(self.workers.by_place) > num_ranks)
+            )
         )
         text = f"{num_ranks} of at least {self._elastic.min_ranks} ranks (--min-np) are left"
         self._wait_for_others(text, "more", can_come=can_come, now=now)
