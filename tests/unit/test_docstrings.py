@@ -36,12 +36,6 @@ PHRASES = {
 # "what: name of the layer in errors.", and what "likewise" stands for is said again.
 NO_DESCRIPTION = re.compile(r"(?m)^ +[*\w, ]+: (?:for errors|likewise)\.$")
 
-# Files of the launcher that have one each, for a stream that is described in the line before.
-WITH_LIKEWISE = {
-    "src/kadril/launch/forking/fork_client.py",
-    "src/kadril/launch/local/rank_process.py",
-}
-
 
 @cache
 def sources() -> dict[str, str]:
@@ -98,7 +92,6 @@ def test_descriptions_of_arguments_say_what_they_are() -> None:
     found = [
         f"{name}:{line}: {each.strip()}"
         for name, text in sources().items()
-        if name not in WITH_LIKEWISE
         for line, docstring in docstrings(text)
         for each in NO_DESCRIPTION.findall(docstring)
     ]

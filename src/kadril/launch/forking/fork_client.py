@@ -118,7 +118,7 @@ class ForkClient:
         Args:
             variables: all variables of the rank.
             stdout: descriptor that becomes its output.
-            stderr: likewise.
+            stderr: descriptor that becomes its error output.
             inherit: descriptors that it gets under the same numbers.
             processors: those to bind it to; none leaves it free.
 

@@ -47,7 +47,7 @@ class RankProcess:
         pid: its process id, which names its process group and its session too.
         pidfd: readable when the rank has exited.
         stdout: read end of its output, not blocking; belongs to who takes it.
-        stderr: likewise.
+        stderr: read end of its error output, as `stdout`.
         stopped_by: the last signal that the launcher sent to end it, or 0.
     """
 
