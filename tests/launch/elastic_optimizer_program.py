@@ -163,7 +163,7 @@ def clone(value: Any) -> Any:
 
 
 class Training:
-    """How a kind of program makes its optimizers, and a step."""
+    """Recipe of a kind of program: its optimizers, and a step."""
 
     def __init__(self, kind: str, fault: Fault) -> None:
         self.kind, self.fault = kind, fault

@@ -158,7 +158,7 @@ def test_a_slow_resolver_holds_up_nobody(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_resolver_that_fails_leaves_the_hosts_as_they_are(tmp_path: Path, run: Run) -> None:
-    """Its error was taken for "another host", and healthy ranks were sent away."""
+    """An error of the resolver was taken for "another host", and healthy ranks were sent away."""
     lookup = write(tmp_path / "lookup.sh", "echo here")
     script = write(tmp_path / "hosts.sh", "echo node7.cluster:2; echo localhost:1")
     running = run(script)

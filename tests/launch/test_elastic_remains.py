@@ -72,7 +72,7 @@ def test_a_rank_that_failed_leaves_nothing_behind(playground: Playground) -> Non
 
 
 def test_a_launcher_without_descriptors_goes_on(playground: Playground) -> None:
-    """It ended with an OSError, and the rank that lived with it; it can replace the other later."""
+    """The launcher ended with an OSError, and the rank that lived with it."""
     program = playground.write("fails.py", FAILS)
     flags = ["-np", "2", "--min-np", "1", "--spares", "0", "--no-fork-server"]
     flags += ["--blacklist-cooldown-range", "1", "1"]

@@ -337,7 +337,7 @@ def test_ranks_are_forked_with_few_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_launcher_without_descriptors_starts_ranks(tmp_path: Path) -> None:
-    """It ended with an OSError, where it was to start the rank by itself, or later."""
+    """A launcher ended with an OSError; it is to start the rank by itself, or later."""
     path = tmp_path / "program.py"
     path.write_text("print('here')\n")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
