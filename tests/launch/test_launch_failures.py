@@ -213,3 +213,43 @@ def test_stopped_rank_is_ended_at_once(playground: Playground) -> None:
 
 def state_of(path: str) -> str:
     return Path(path).read_text().rpartition(")")[2].split()[0]
+
+
+# Rank 1 is killed between two collectives, or once its record says that it waits in one.
+LAST_CALL = """
+    import os, signal, sys, threading
+    from pathlib import Path
+    import numpy as np
+    import kadril
+    from kadril.observe.flight_record import read_record
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_waiting():
+        while not read_record(Path(os.environ["KADRIL_RECORD_FILE"])).waits:
+            os.sched_yield()
+        die()
+
+    world = kadril.init()
+    kadril.allreduce(np.ones(3), name="loss")
+    if world.rank == 1:
+        threading.Thread(target=die_waiting if sys.argv[1] == "within" else die).start()
+        if sys.argv[1] == "within":
+            world.transport.broadcast(np.ones(5), 0, name="weights")
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("between", "its last collective, which had ended, was allreduce(3 elements, name='loss')"),
+        ("within", "it was waiting in broadcast(float64[5], root=0, name='weights')"),
+    ],
+)
+def test_a_killed_rank_leaves_its_last_call(playground: Playground, when: str, said: str) -> None:
+    """A rank that is killed writes no traceback: where it was, the launcher tells by its record."""
+    result = playground.run("-np", "2", playground.write("last.py", LAST_CALL), when)
+    assert result.report[0] == "rank 1 failed first: killed by signal 9 (SIGKILL)"
+    assert said in "\n".join(result.report)

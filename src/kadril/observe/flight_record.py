@@ -13,7 +13,14 @@ import struct
 import time
 from pathlib import Path
 
-__all__ = ["CallRecord", "FlightRecord", "RecordError", "parse_record", "read_record"]
+__all__ = [
+    "CallRecord",
+    "FlightRecord",
+    "RecordError",
+    "describe_last_call",
+    "parse_record",
+    "read_record",
+]
 
 MAGIC = b"kdrecod\0"
 LAYOUT = 1
@@ -147,6 +154,21 @@ def parse_record(data: bytes) -> FlightRecord:
     )
     known = sorted((call for call in calls if call is not None), key=lambda call: call.number)
     return FlightRecord(pid, rank, size, signum, begun, parse_waits(data), tuple(known))
+
+
+def describe_last_call(record: FlightRecord) -> str:
+    """Return in words how far a rank came that is no more; empty where it had made no call.
+
+    Its stacks went with it. What it called last says where in the program to look.
+    """
+    waits = [text for _, text in record.waits]
+    if waits:
+        return f"it was waiting in {waits[0]}"
+    if not record.calls:
+        return ""
+    last = record.calls[-1]
+    which = "it was in" if last.end is None else "its last collective, which had ended, was"
+    return f"{which} {last.text}, call {record.num_begun} of the rank"
 
 
 def parse_waits(data: bytes) -> tuple[tuple[float, str], ...]:

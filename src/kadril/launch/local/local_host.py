@@ -21,6 +21,7 @@ from kadril.launch.local.rank_host import EndedRank
 from kadril.launch.local.rank_pipes import RankPipes, Receiver
 from kadril.launch.local.rank_process import RankForks, RankProcess
 from kadril.launch.local.stall_watch import StallWatch
+from kadril.observe.flight_record import RecordError, describe_last_call, read_record
 
 __all__ = ["LocalHost", "RankStart"]
 
@@ -125,9 +126,17 @@ class LocalHost:
             self._selector.unregister(rank.pidfd)
             status = rank.note_exit()
             self._pipes.drain_errors(rank.rank)
-            ended.append(EndedRank(rank.rank, status, rank.stopped_by))
+            last_call = self._last_call_of(rank.pid) if status < 0 else ""
+            ended.append(EndedRank(rank.rank, status, rank.stopped_by, last_call=last_call))
         self._exited.clear()
         return ended
+
+    def _last_call_of(self, pid: int) -> str:
+        """Return what the flight record of a process ends with; empty where it has none."""
+        try:
+            return describe_last_call(read_record(self._records[pid]))
+        except (KeyError, OSError, RecordError):
+            return ""
 
     def signal(self, signum: int) -> None:
         """Pass a signal on to all ranks and their children."""

@@ -19,6 +19,7 @@ class EndedRank(NamedTuple):
     status: int  # its exit code, or minus the signal that killed it
     stopped_by: int = 0  # the signal by which the launcher had tried to end it before
     lost: str = ""  # why nobody can say how it ended
+    last_call: str = ""  # of one that was killed: what its flight record ends with
 
 
 class RankHost(Protocol):

@@ -102,7 +102,11 @@ class Agent:
             return
         host.tick()
         for ended in host.take_ended():
-            fields = {"status": ended.status, "stopped_by": ended.stopped_by}
+            fields = {
+                "status": ended.status,
+                "stopped_by": ended.stopped_by,
+                "last_call": ended.last_call,
+            }
             self._channel.send_fields(Kind.EXIT, fields, ended.rank)
         host.balance()
         if host.has_ended and not self._is_done:

@@ -36,6 +36,7 @@ class RankExit:
         tail: the last lines of its stderr.
         host: its host, where there are several.
         lost: why nobody can say how it ended, where its host cannot be reached any more.
+        last_call: of one that was killed, the last collective that it began, if any.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class RankExit:
     tail: tuple[bytes, ...] = ()
     host: str = ""
     lost: str = ""
+    last_call: str = ""
 
     @property
     def name(self) -> str:
@@ -132,6 +134,8 @@ def describe_cause(cause: RankExit, forwarded: Collection[int]) -> list[bytes]:
         lines.append(say("the launcher was sent that signal and passed it on"))
     elif -cause.status in HINTS:
         lines.append(say(HINTS[signal.Signals(-cause.status)]))
+    if cause.last_call:
+        lines.append(say(cause.last_call))
     tail = list(cause.tail)
     while tail and not tail[-1].strip():
         tail.pop()

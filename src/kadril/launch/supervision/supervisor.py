@@ -165,6 +165,7 @@ class Supervisor:
                 tail=tuple(self.output.error_tail(each.rank)),
                 host=host_name,
                 lost=each.lost,
+                last_call=each.last_call,
             )
             for host_name, each in ended
         ]
