@@ -42,6 +42,7 @@ __all__ = ["TcpTransport"]
 
 SLICE = 0.25  # seconds of a wait between two looks around
 ANSWER_TIME = 0.5  # seconds that the rank which others hold to be the cause has to say so itself
+DOUBT_TIME = 5.0  # seconds at most that others have to say which of several ranks is late
 FAREWELL_TIME = 5.0  # seconds to get a last word through to a rank that does not read
 
 READ = select.EPOLLIN
@@ -218,8 +219,11 @@ class TcpTransport(NetworkTransport):
         now = time.monotonic()
         late = [self.world_ranks[peer] for peer in sorted(transfer.peers) if transfer.peers[peer]]
         # Patience is for ranks that do not come: as long as bytes move, somebody is there.
-        if now - self._last_progress > self.config.patience:
-            raise self._failed_call().late(late, self.config.patience)
+        # Of several some may only wait as this rank does: they lose patience too, and name the one.
+        patience = self.config.patience
+        doubt = min(patience / 4, DOUBT_TIME) if len(late) > 1 else 0.0
+        if now - self._last_progress > patience + doubt:
+            raise self._failed_call().late(late, patience)
         if self._waited() > self.config.stall_warning and not is_warned:
             if transfer.moved and now - self._last_progress < self.config.stall_warning / 2:
                 self._report_slow(transfer, late)
