@@ -35,20 +35,27 @@ Call control_call() {
   return call;
 }
 
-// Each request fails with its own words: the engine's own talk means nothing to its caller.
-void fail_request(Request& request, const Failure& failure) {
-  auto own = std::make_shared<Failure>(failure);
-  const bool is_about_a_peer =
+// A request fails with its own words: the engine's own talk, and how many calls it has made for that,
+// mean nothing to its caller.
+void tell_of_request(Failure& failure, const Request& request) {
+  const bool is_of_several =
       failure.reason == Reason::peer_lost || failure.reason == Reason::peer_left ||
       failure.reason == Reason::stalled || failure.reason == Reason::revoked;
-  if (is_about_a_peer) {
-    own->detail = request.descriptor.text();
-    own->elapsed = seconds_between(request.submitted, Clock::now());
+  if (is_of_several) {
+    failure.detail = request.descriptor.text();
+    failure.elapsed = seconds_between(request.submitted, Clock::now());
+    failure.num_common = 0;
+    failure.last_common.clear();
   } else if (failure.reason == Reason::closed) {
-    own->detail = request.descriptor.text() + ": " + failure.detail;
+    failure.detail = request.descriptor.text() + ": " + failure.detail;
   } else if (failure.reason == Reason::foreign) {
-    own->detail = request.descriptor.text();
+    failure.detail = request.descriptor.text();
   }
+}
+
+void fail_request(Request& request, const Failure& failure) {
+  auto own = std::make_shared<Failure>(failure);
+  tell_of_request(*own, request);
   request.completion->finish(std::move(own));
   request.completion->wake();
 }
@@ -92,7 +99,7 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
   std::string key = request->descriptor.key();
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) return std::make_unique<Failure>(*failure_);
+    if (failure_) return fail_late(*request);
     if (is_closing_) return fail(Reason::closed);
     if (!in_flight_.insert(std::move(key)).second) {
       return fail(Reason::invalid, "the name is in use: " + request->descriptor.text() +
@@ -108,6 +115,17 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
   }
   lane_->bell().ring();
   return nullptr;
+}
+
+// A request that comes after the set has ended. The caller holds the mutex.
+Error Conductor::fail_late(const Request& request) {
+  auto error = std::make_unique<Failure>(*failure_);
+  const double elapsed = error->elapsed;
+  if (error->reason != Reason::closed && error->reason != Reason::foreign) {
+    tell_of_request(*error, request);
+    error->elapsed = elapsed;  // of the wait by which it ended
+  }
+  return error;
 }
 
 void Conductor::cancel(const std::shared_ptr<Completion>& completion) {

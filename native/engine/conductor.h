@@ -102,6 +102,7 @@ class Conductor final {
   };
 
   void run() noexcept;
+  Error fail_late(const Request& request);
   bool await_work();  // false at the end
   void linger(uint32_t cycle);
   bool is_large(const Request& request) const;

@@ -145,6 +145,15 @@ void test_who_waits_in_vain_is_told_and_gives_up() {
   await(*second_completion);
   CHECK(first_completion->failure()->reason == Reason::stalled);
   CHECK(second_completion->failure()->reason == Reason::stalled);
+  // It told of "call 57 of this group, allgatherv(name='engine')", also those who came later.
+  std::vector<float> z(4);
+  const auto late = party.conductors[0]->submit(sum_of("z", z));
+  CHECK(late && late->reason == Reason::stalled);
+  const Failure* const failures[] = {first_completion->failure(), late.get()};
+  for (const Failure* failure : failures) {
+    CHECK(failure->num_common == 0 && failure->last_common.empty());
+    CHECK(failure->detail.starts_with("allreduce("));
+  }
   CHECK(party.has_report("name='x'"));
   CHECK(party.has_report("not by rank(s) 1"));
 }

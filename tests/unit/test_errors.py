@@ -66,7 +66,7 @@ def failure(reason: str, **fields: Any) -> Any:
 
 
 BELOW = FailedCall(
-    Call("allgatherv", ("uint8[1024 + 1024]",), name="engine"), 1.5, "gloo says: gone"
+    Call("allgatherv", ("uint8[1024 + 1024]",), name="engine"), 1.5, "gloo says: gone", number=57
 )
 CAUSES = [
     BELOW.lost([5]),
@@ -84,6 +84,7 @@ def test_what_the_engine_calls_below_is_not_told(cause: errors.PeerError) -> Non
     assert isinstance(error, type(cause))
     assert str(error).startswith(f"{REQUEST}: rank 5 ")
     assert "engine" not in str(error)
+    assert "57" not in str(error)
     retold = cast("errors.PeerError", error)
     assert (retold.rank, retold.operation, retold.name) == (5, "allreduce", "grad")
 

@@ -62,13 +62,15 @@ class FailedCall(NamedTuple):
 
     def late(self, ranks: Sequence[int], patience: float) -> Stalled:
         """Patience ran out on peers that live, as far as is known."""
-        number = f"It is call {self.number} of this group here. " if self.number else ""
-        return self._error(
+        error = self._error(
             Stalled,
             ranks[0] if ranks else None,
-            f"{self._name(ranks)} did not come within {patience:g} s{self._quoted()}. {number}See"
-            " what they do instead; raise KADRIL_PATIENCE if that takes its time by right.",
+            f"{self._name(ranks)} did not come within {patience:g} s{self._quoted()}. See what they"
+            " do instead; raise KADRIL_PATIENCE if that takes its time by right.",
         )
+        if self.number:  # which means nothing to those whose request has led to this call
+            error.args = (f"{error} It is call {self.number} of this group here.",)
+        return error
 
     def revoked(self, rank: int, reason: str) -> Revoked:
         """A peer gave the group up on purpose."""
