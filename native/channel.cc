@@ -19,10 +19,6 @@ constexpr uint32_t one_post = 4;
 // Seconds asleep before a waiter looks around: at signals that came while it was not asleep yet, at
 // first, and then at the peer.
 constexpr double first_look_after = 0.05;
-constexpr double look_again_after = 0.5;
-// Between the first looks for a deadlock; two must find the same one.
-constexpr double look_for_deadlock_after = 0.15;
-constexpr int num_early_looks = 4;
 
 using Clock = std::chrono::steady_clock;
 
@@ -54,6 +50,7 @@ struct alignas(128) Channel::Slot {
   std::atomic<uint32_t> is_asleep;     // on the bell
   std::atomic<uint32_t> is_listening;  // to other members
   std::atomic<uint32_t> asked_cycle;
+  std::atomic<uint64_t> activity;  // of the engine; 0 where there is none
   alignas(64) Posting postings[2];
 };
 
@@ -85,6 +82,7 @@ void Channel::format(Arena& arena, uint64_t offset, int num_members) {
     new (&slot->is_asleep) std::atomic<uint32_t>(0);
     new (&slot->is_listening) std::atomic<uint32_t>(0);
     new (&slot->asked_cycle) std::atomic<uint32_t>(0);
+    new (&slot->activity) std::atomic<uint64_t>(0);
   }
   board->cause.store(0);
   board->users.reset(static_cast<uint32_t>(num_members));
@@ -102,7 +100,6 @@ Channel::Channel(std::shared_ptr<Arena> arena, std::shared_ptr<Liveness> livenes
       owns_board_(owns_board),
       waiting_(waiting),
       hooks_(hooks),
-      waits_(*arena_, ranks_[static_cast<size_t>(me)]),
       pointers_(ranks_.size()) {
   slot(me_).rank.store(ranks_[static_cast<size_t>(me_)], std::memory_order_release);
   liveness_->add(this);
@@ -185,66 +182,30 @@ Error Channel::await(int member, const Call& call) {
   return sleep_for(member, call);
 }
 
-// A thread's search for a deadlock that it is in, from look to look, while it waits.
-class Channel::Vigil {
- public:
-  Vigil(Channel& channel, const Call& call) : channel_(channel), call_(call) {}
-  ~Vigil() {
-    channel_.waits_.leave(place_);
-    Recorder::resume(recorded_);
+// One look of a thread that waits; true where the channel was ended for a deadlock.
+bool Channel::look(Vigil& vigil, const Call& call, Recorder::LongWait& recorded) {
+  Standpoint standpoint;
+  vigil.begin();
+  if (!hooks_ || !hooks_->describe(call, standpoint)) {
+    vigil.withdraw();
+    return false;
   }
-
-  // Seconds until the next look.
-  double pause() const {
-    return place_ >= 0 && num_looks_ <= num_early_looks ? look_for_deadlock_after
-                                                        : look_again_after;
-  }
-
-  // Say that this thread waits, or what has changed; then look around. True where a deadlock was
-  // found twice with nothing changed in between, and its channels have been ended.
-  bool look() {
-    Standpoint standpoint;
-    if (!channel_.hooks_ || !channel_.hooks_->describe(call_, standpoint)) {
-      channel_.waits_.leave(place_);
-      place_ = -1;
-      return false;
-    }
-    ++num_looks_;
-    if (recorded_ < 0) recorded_ = Recorder::wait(standpoint.text);
-    if (place_ < 0) {
-      place_ = channel_.waits_.enter(
-          channel_.board_offset_, static_cast<uint32_t>(channel_.num_members()),
-          static_cast<uint32_t>(channel_.me_), channel_.num_posts_, standpoint);
-      return false;
-    }
-    channel_.waits_.recount(standpoint.num_threads);
-    const Deadlock found = channel_.waits_.find();
-    const bool is_proven = found.digest != 0 && found.digest == last_digest_;
-    last_digest_ = found.digest;
-    if (!is_proven) return false;
-    channel_.waits_.publish(found);
-    const int rank = channel_.ranks_[static_cast<size_t>(channel_.me_)];
-    for (const auto& [board, num_members] : found.boards) {
-      end_board(*channel_.arena_, board, static_cast<int>(num_members), Reason::deadlock, rank);
-    }
-    return true;
-  }
-
- private:
-  Channel& channel_;
-  const Call& call_;
-  int place_ = -1;
-  int num_looks_ = 0;
-  int recorded_ = -1;
-  uint64_t last_digest_ = 0;
-};
+  recorded.tell(standpoint.text, first_look_after);
+  WaitTarget target;
+  target.board = board_offset_;
+  target.num_members = static_cast<uint32_t>(num_members());
+  target.me = static_cast<uint32_t>(me_);
+  target.count = num_posts_;
+  return vigil.look(target, standpoint);
+}
 
 Error Channel::sleep_for(int member, const Call& call) {
   Slot& peer = slot(member);
   const auto start = Clock::now();
   double warn_at = waiting_.warn_after;
   double look_after = first_look_after;
-  Vigil vigil(*this, call);
+  Vigil vigil(arena_, arena_rank());
+  Recorder::LongWait recorded;
   while (true) {
     peer.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = peer.word.load(std::memory_order_seq_cst);
@@ -269,7 +230,7 @@ Error Channel::sleep_for(int member, const Call& call) {
     for (const int late : late_members()) {
       liveness_->notice_killed(ranks_[static_cast<size_t>(late)]);
     }
-    if (vigil.look()) return why_ended(call, seconds_since(start));
+    if (look(vigil, call, recorded)) return why_ended(call, seconds_since(start));
     look_after = vigil.pause();
     const double elapsed = seconds_since(start);
     if (elapsed >= waiting_.patience) return stalled(call, elapsed);
@@ -316,6 +277,8 @@ void Channel::await_ring(uint32_t seen, double seconds) {
 }
 
 void Channel::listen(bool on) { slot(me_).is_listening.store(on); }
+
+void Channel::show_activity(uint64_t activity) { slot(me_).activity.store(activity); }
 
 void Channel::leave_call() noexcept {
   is_leaving_.store(true);
@@ -405,19 +368,45 @@ void Channel::end_board(const Arena& arena, uint64_t board, int num_members, Rea
   }
 }
 
-std::vector<int> Channel::late_ranks(const Arena& arena, uint64_t board, uint32_t num_members,
-                                     uint32_t me, uint32_t num_posts) {
+std::vector<int> Channel::late_ranks(const Arena& arena, const WaitTarget& target,
+                                     QuietEngines& quiet) {
   std::vector<int> late;
-  const uint64_t bytes = slot_bytes(static_cast<int>(num_members));
-  for (uint32_t member = 0; member < num_members; ++member) {
-    const Slot& theirs = slot_of(arena, board, bytes, static_cast<int>(member));
+  const uint64_t bytes = slot_bytes(static_cast<int>(target.num_members));
+  const auto is_late = [&](const Slot& theirs, uint32_t member, uint32_t word) {
+    if (target.kind == WaitKind::meeting) {
+      return static_cast<int32_t>(word - target.count * one_post) < 0;
+    }
+    const uint64_t activity = theirs.activity.load();
+    if (!Activity::is_quiet(activity) || Activity::num_cycles(activity) != target.count) {
+      return false;
+    }
+    const bool misses =
+        target.kind == WaitKind::cycle ? !Activity::has_pending(activity) : target.misses(member);
+    if (misses) quiet.add(theirs.activity, activity);
+    return misses;
+  };
+  for (uint32_t member = 0; member < target.num_members; ++member) {
+    const Slot& theirs = slot_of(arena, target.board, bytes, static_cast<int>(member));
     const uint32_t word = theirs.word.load(std::memory_order_seq_cst);
     if (word & (revoked_bit | closed_bit)) return {};
-    const uint32_t ahead = (word & ~(revoked_bit | closed_bit)) - num_posts * one_post;
     const int rank = theirs.rank.load(std::memory_order_acquire);
-    if (member != me && static_cast<int32_t>(ahead) < 0 && rank >= 0) late.push_back(rank);
+    if (member != target.me && rank >= 0 && is_late(theirs, member, word)) late.push_back(rank);
   }
   return late;
+}
+
+std::vector<int> Channel::ranks_of(const Arena& arena, uint64_t board, uint32_t num_members) {
+  std::vector<int> ranks;
+  const uint64_t bytes = slot_bytes(static_cast<int>(num_members));
+  for (int member = 0; member < static_cast<int>(num_members); ++member) {
+    ranks.push_back(slot_of(arena, board, bytes, member).rank.load(std::memory_order_acquire));
+  }
+  return ranks;
+}
+
+void Channel::end_deadlocked(const Arena& arena, uint64_t board, int num_members,
+                             int rank) noexcept {
+  end_board(arena, board, num_members, Reason::deadlock, rank);
 }
 
 void Channel::revoke() {

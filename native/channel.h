@@ -32,6 +32,8 @@
 #include "failure.h"
 #include "fork_mark.h"
 #include "liveness.h"
+#include "recorder.h"
+#include "vigil.h"
 #include "waits.h"
 
 namespace kadril {
@@ -73,6 +75,27 @@ struct Waiting {
   double warn_after = 10;  // seconds, and again after each doubling
   int num_spins = 0;
   int num_yields = 0;
+};
+
+// What the engine on a channel tells of itself, in one word. It is *quiet* while it sleeps between
+// cycles and has nothing to tell; then only threads of its own rank can make it tell something.
+//
+//     63                   32                           2        1       0
+//     +----------------------+---------------------------+---------+-------+
+//     | cycles it has been in| number of the quiet time  | pending | quiet |
+//     +----------------------+---------------------------+---------+-------+
+//
+// No two quiet times look the same: where the word has not changed, it was quiet all the while. With
+// something pending it comes to a cycle when others do, and otherwise only with something to tell.
+struct Activity {
+  static constexpr uint64_t quiet_bit = 1, pending_bit = 2;
+  static uint64_t quiet(uint32_t num_cycles, uint32_t number, bool has_pending) {
+    return uint64_t{num_cycles} << 32 | uint64_t{number & 0x3fffffff} << 2 |
+           (has_pending ? pending_bit : 0) | quiet_bit;
+  }
+  static bool is_quiet(uint64_t word) { return word & quiet_bit; }
+  static bool has_pending(uint64_t word) { return word & pending_bit; }
+  static uint32_t num_cycles(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 };
 
 // What the owner of a channel wants to know while a member waits. Called without any lock held but
@@ -132,6 +155,8 @@ class Channel final : public DeathListener {
   void ring_self();
   void await_ring(uint32_t seen, double seconds);
   void listen(bool on);  // whether another member's asking shall ring
+  // Say what the engine on this channel does, for those who look for deadlocks.
+  void show_activity(uint64_t activity);
 
   // The owner may take the hooks over, and choose whether it pays to spin.
   void set_hooks(Hooks* hooks) { hooks_ = hooks; }
@@ -142,10 +167,19 @@ class Channel final : public DeathListener {
   // Memory of this member that others may still read in the last call.
   void release_when_unused(uint64_t offset, uint64_t bytes);
 
-  // Which ranks have not reached a meeting of a board, for a member of it that waits there. None
-  // where the wait is about to end by itself, and none that has not opened its channel.
-  static std::vector<int> late_ranks(const Arena& arena, uint64_t board, uint32_t num_members,
-                                     uint32_t me, uint32_t num_posts);
+  // The ranks that a wait is for, see waits.h: those which have not reached the meeting, or whose
+  // engine is quiet and has not brought what is waited for. None where the wait is about to end by
+  // itself, and none that has not opened its channel.
+  static std::vector<int> late_ranks(const Arena& arena, const WaitTarget& target,
+                                     QuietEngines& quiet);
+  // Rank of each member of a board; -1 for one that has not opened its channel.
+  static std::vector<int> ranks_of(const Arena& arena, uint64_t board, uint32_t num_members);
+  // End a channel for everyone, because of a deadlock that this rank has published.
+  static void end_deadlocked(const Arena& arena, uint64_t board, int num_members,
+                             int rank) noexcept;
+  // Memory that outlives the channel, and the rank of this process in it.
+  std::shared_ptr<Arena> shared_arena() const { return arena_; }
+  int arena_rank() const { return ranks_[static_cast<size_t>(me_)]; }
 
   // End the channel for everyone, for the reason given; the first reason stays.
   Error give_up(Reason reason, int member, const Call& call, double elapsed = 0);
@@ -169,6 +203,7 @@ class Channel final : public DeathListener {
   Error stalled(const Call& call, double elapsed);
   std::vector<int> late_members() const;
   bool has_reached(uint32_t word) const;
+  bool look(Vigil& vigil, const Call& call, Recorder::LongWait& recorded);
   void end(Reason reason, int member) noexcept;
   static void end_board(const Arena& arena, uint64_t board, int num_members, Reason reason,
                         int who) noexcept;
@@ -186,8 +221,6 @@ class Channel final : public DeathListener {
   Hooks* hooks_;
 
   const ForkMark fork_mark_;
-  class Vigil;  // of a thread that waits
-  Waits waits_;
   std::mutex mutex_;
   std::atomic<bool> closed_{false};
   uint32_t num_posts_ = 0;

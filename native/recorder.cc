@@ -142,7 +142,7 @@ void Recorder::end(uint64_t number) {
   }
 }
 
-int Recorder::wait(std::string_view text) {
+int Recorder::wait(std::string_view text, double seconds) {
   File* file = file_.load(std::memory_order_acquire);
   if (!file || is_in_child()) return -1;
   const std::lock_guard lock(waits_mutex);
@@ -152,7 +152,7 @@ int Recorder::wait(std::string_view text) {
     const size_t length = whole_letters(text, sizeof wait.text - 1);
     std::memcpy(wait.text, text.data(), length);
     wait.text[length] = 0;
-    wait.since.store(now());
+    wait.since.store(now() - static_cast<uint64_t>(seconds * 1e9));
     return place;
   }
   return -1;

@@ -34,11 +34,25 @@ class Recorder {
   static uint64_t begin(const Call& call, uint64_t group, uint32_t sequence, uint32_t num_members);
   static void end(uint64_t number);
 
-  // A wait that takes long; the place of the text, to be given to `resume`, or -1.
-  static int wait(std::string_view text);
-  static void resume(int place);
+  // A wait that takes long, from when it is told to the end of its scope.
+  class LongWait {
+   public:
+    LongWait() = default;
+    ~LongWait() { resume(place_); }
+    LongWait(const LongWait&) = delete;
+    LongWait& operator=(const LongWait&) = delete;
+    // Only the first time. `seconds` have passed since it began.
+    void tell(std::string_view text, double seconds) {
+      if (place_ < 0) place_ = wait(text, seconds);
+    }
+
+   private:
+    int place_ = -1;
+  };
 
  private:
+  static int wait(std::string_view text, double seconds);  // the place of the text, or -1
+  static void resume(int place);
   struct File;
   static std::atomic<File*> file_;
 };

@@ -12,8 +12,8 @@ namespace kadril {
 namespace {
 
 struct Wait {
-  Deadlock::Place place;
-  uint32_t num_posts, me;
+  WaitTarget target;
+  bool is_submitter;
   std::string text;
   std::vector<int> late;  // ranks that it is for
 };
@@ -25,6 +25,22 @@ struct RankView {
   bool is_blocked = false;
 };
 
+WaitTarget target_of(const SharedWait& shared) {
+  WaitTarget target;
+  target.board = shared.board.load();
+  target.kind = shared.kind.load();
+  target.count = shared.count.load();
+  target.num_members = shared.num_members.load();
+  target.me = shared.me.load();
+  for (size_t i = 0; i < target.missing.size(); ++i) target.missing[i] = shared.missing[i].load();
+  return target;
+}
+
+// Whether a rank is blocked, and still in this version.
+bool is_blocked_in(const RankWaits& shared, uint64_t version) {
+  return shared.confirmed.load() == version && shared.version.load() == version;
+}
+
 // Consistent in itself, or not blocked. All accesses are sequentially consistent, here and where a
 // rank writes: nobody comes here but after a long wait.
 RankView look_at(const RankWaits& shared) {
@@ -32,18 +48,11 @@ RankView look_at(const RankWaits& shared) {
   view.version = shared.version.load();
   if (view.version % 2) return view;
   view.name = shared.name.load();
-  const uint32_t num_threads = shared.num_threads.load();
   for (const SharedWait& wait : shared.waits) {
-    const uint64_t board = wait.board.load();
-    if (board == 0) continue;
-    view.waits.push_back({{board, wait.num_members.load()},
-                          wait.num_posts.load(),
-                          wait.me.load(),
-                          wait.text.read(),
-                          {}});
+    if (wait.board.load() == 0) continue;
+    view.waits.push_back({target_of(wait), wait.is_submitter.load() != 0, wait.text.read(), {}});
   }
-  view.is_blocked = !view.waits.empty() && view.waits.size() == num_threads &&
-                    shared.version.load() == view.version;
+  view.is_blocked = !view.waits.empty() && is_blocked_in(shared, view.version);
   return view;
 }
 
@@ -67,6 +76,36 @@ void strike_out(std::vector<RankView>& ranks) {
       has_changed = true;
     }
   }
+}
+
+// Strike out those who wait for each other within one process set, if its engine may find that out:
+// no member waits elsewhere for ever.
+void leave_to_engine(std::vector<RankView>& ranks, const Arena& arena, const WaitTarget& set) {
+  const auto waits_within = [&](const RankView& rank) {
+    return std::all_of(rank.waits.begin(), rank.waits.end(), [&](const Wait& wait) {
+      return wait.target.board == set.board && wait.target.kind != WaitKind::meeting;
+    });
+  };
+  for (const int member : Channel::ranks_of(arena, set.board, set.num_members)) {
+    if (member < 0) continue;
+    const RankView& rank = ranks[static_cast<size_t>(member)];
+    if (rank.is_blocked && !waits_within(rank)) return;
+  }
+  std::vector<RankView> alone = ranks;
+  for (RankView& rank : alone) rank.is_blocked &= waits_within(rank);
+  strike_out(alone);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (alone[rank].is_blocked) ranks[rank].is_blocked = false;
+  }
+}
+
+void leave_to_engines(std::vector<RankView>& ranks, const Arena& arena) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!ranks[rank].is_blocked) continue;
+    const WaitTarget set = ranks[rank].waits.front().target;
+    if (set.kind != WaitKind::meeting) leave_to_engine(ranks, arena, set);
+  }
+  strike_out(ranks);
 }
 
 std::string line_of(const RankView& rank, const Wait& wait, const std::vector<RankView>& ranks) {
@@ -110,23 +149,29 @@ std::string SharedText<num_bytes>::read() const {
   return text;
 }
 
+bool QuietEngines::are_still() const {
+  return std::all_of(seen_.begin(), seen_.end(),
+                     [](const Seen& each) { return each.activity->load() == each.value; });
+}
+
 RankWaits& Waits::mine() const { return arena_.waits(rank_); }
 
-int Waits::enter(uint64_t board, uint32_t num_members, uint32_t me, uint32_t num_posts,
-                 const Standpoint& standpoint) {
+int Waits::enter(const WaitTarget& target, const Standpoint& standpoint) {
   const std::lock_guard lock(arena_.waits_mutex());
   RankWaits& shared = mine();
   for (int place = 0; place < max_waits; ++place) {
     SharedWait& wait = shared.waits[place];
     if (wait.board.load() != 0) continue;
     shared.version.fetch_add(1);
-    shared.num_threads.store(static_cast<uint32_t>(standpoint.num_threads));
     shared.name.store(standpoint.name);
-    wait.num_posts.store(num_posts);
-    wait.num_members.store(num_members);
-    wait.me.store(me);
+    wait.kind.store(target.kind);
+    wait.count.store(target.count);
+    wait.num_members.store(target.num_members);
+    wait.me.store(target.me);
+    for (size_t i = 0; i < target.missing.size(); ++i) wait.missing[i].store(target.missing[i]);
+    wait.is_submitter.store(standpoint.is_submitter);
     wait.text.write(standpoint.text);
-    wait.board.store(board);
+    wait.board.store(target.board);
     shared.version.fetch_add(1);
     return place;
   }
@@ -142,40 +187,48 @@ void Waits::leave(int place) {
   shared.version.fetch_add(1);
 }
 
-void Waits::recount(int num_threads) {
+uint64_t Waits::version() const { return mine().version.load(); }
+
+void Waits::confirm(uint64_t version, const Standpoint& standpoint) {
   const std::lock_guard lock(arena_.waits_mutex());
   RankWaits& shared = mine();
-  const auto count = static_cast<uint32_t>(num_threads);
-  if (shared.num_threads.load() == count) return;
-  shared.version.fetch_add(1);
-  shared.num_threads.store(count);
-  shared.version.fetch_add(1);
+  if (shared.version.load() != version) return;  // counted for what is no more
+  int num_waits = 0, num_submitters = 0;
+  for (const SharedWait& wait : shared.waits) {
+    if (wait.board.load() == 0) continue;
+    ++num_waits;
+    num_submitters += wait.is_submitter.load() != 0;
+  }
+  const bool all_wait =
+      num_waits == standpoint.num_threads && num_submitters == standpoint.num_submitters;
+  // Version 0 is that of a rank that has never waited.
+  shared.confirmed.store(all_wait ? version : 0);
 }
 
 Deadlock Waits::find() const {
   const int num_ranks = arena_.num_ranks();
   std::vector<RankView> ranks;
   for (int rank = 0; rank < num_ranks; ++rank) ranks.push_back(look_at(arena_.waits(rank)));
+  QuietEngines quiet;
   for (RankView& rank : ranks) {
     if (!rank.is_blocked) continue;
-    for (Wait& wait : rank.waits) {
-      wait.late = Channel::late_ranks(arena_, wait.place.board, wait.place.num_members, wait.me,
-                                      wait.num_posts);
-    }
+    for (Wait& wait : rank.waits) wait.late = Channel::late_ranks(arena_, wait.target, quiet);
   }
   strike_out(ranks);
+  leave_to_engines(ranks, arena_);
   Deadlock found;
   if (!ranks[static_cast<size_t>(rank_)].is_blocked) return found;
+  // Unchanged since the first look: all of this was so at one moment in between.
+  if (!quiet.are_still()) return found;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const RankView& view = ranks[static_cast<size_t>(rank)];
     if (!view.is_blocked) continue;
-    // Unchanged since the first look: all of them were blocked at one moment in between.
-    if (arena_.waits(rank).version.load() != view.version) return {};
+    if (!is_blocked_in(arena_.waits(rank), view.version)) return {};
     const uint64_t part[] = {static_cast<uint64_t>(rank), view.version};
     found.digest = hash_bytes(part, sizeof part, found.digest) | 1;
     for (const Wait& wait : view.waits) {
       found.lines.push_back(line_of(view, wait, ranks));
-      found.boards.push_back(wait.place);
+      found.boards.push_back({wait.target.board, wait.target.num_members});
     }
   }
   std::sort(found.boards.begin(), found.boards.end());

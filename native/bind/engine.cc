@@ -13,6 +13,7 @@
 #include "array.h"
 #include "capi_state.h"
 #include "engine/adasum.h"
+#include "engine/blocked_wait.h"
 #include "engine/conductor.h"
 #include "engine/shm_lane.h"
 #include "python_lane.h"
@@ -254,12 +255,23 @@ int wait(Completion& completion, double seconds) {
   return completion.failure() ? 2 : 1;
 }
 
-// The same for a thread that does nothing else meanwhile, one of `num_threads` that might submit.
-int wait_blocked(Completion& completion, double seconds, int num_threads) {
+// A blocked wait from `block` to `end`, which the thread that waits calls itself.
+struct PythonWait {
+  std::unique_ptr<BlockedWait> wait;
+};
+
+PythonWait* block(std::shared_ptr<Completion> completion, const std::string& where, int name,
+                  double waited) {
+  return new PythonWait{std::make_unique<BlockedWait>(std::move(completion), where, name, waited)};
+}
+
+// As `wait` of a completion.
+int wait_blocked(PythonWait& self, double seconds, int num_submitting, int num_calling) {
+  const Completion& completion = self.wait->completion();
   if (!completion.is_done()) {
     if (completion.is_orphaned()) return 3;
     nb::gil_scoped_release release;
-    if (!completion.wait_blocked(seconds, num_threads)) return 0;
+    if (!self.wait->wait(seconds, {num_submitting, num_calling})) return 0;
   }
   return completion.failure() ? 2 : 1;
 }
@@ -292,11 +304,16 @@ void bind_engine(nb::module_& module) {
   nb::class_<Completion>(module, "Completion")
       .def_prop_ro("is_done", &Completion::is_done)
       .def("wait", &wait)
-      .def("wait_blocked", &wait_blocked)
+      .def("block", &block, nb::rv_policy::take_ownership, nb::arg("where"), nb::arg("name"),
+           nb::arg("waited"))
       .def_prop_ro("failure", &completion_failure)
       .def("take_outputs", &take_outputs)
       .def_ro("received_splits", &Completion::received_splits)
       .def_ro("last_joined", &Completion::last_joined);
+  nb::class_<PythonWait>(module, "BlockedWait")
+      .def("wait", &wait_blocked, nb::arg("seconds"), nb::arg("num_submitting"),
+           nb::arg("num_calling"))
+      .def("end", [](PythonWait& self) { self.wait.reset(); });
   nb::class_<Operation>(module, "Operation")
       .def("__init__", &make_operation, nb::arg("verb"), nb::kw_only(),
            nb::arg("reduction") = static_cast<int>(Reduction::sum), nb::arg("root") = -1,

@@ -21,6 +21,7 @@
 #include "channel.h"
 #include "collectives.h"
 #include "engine.h"
+#include "engine/submitters.h"
 #include "fault.h"
 #include "fork_mark.h"
 #include "kernels.h"
@@ -72,7 +73,10 @@ class PythonHooks final : public Hooks {
     try {
       if (describe_.is_none()) return false;
       const auto described = nb::cast<std::tuple<int, int, std::string>>(describe_(call.text()));
-      standpoint = {std::get<0>(described), std::get<1>(described), std::get<2>(described)};
+      const auto submitters = Submitters::of_this_process();
+      const int num_threads = submitters->has_callbacks() ? 0 : std::get<0>(described);
+      standpoint = {num_threads, std::get<1>(described), std::get<2>(described), submitters->size(),
+                    submitters->has_this_thread()};
       return true;
     } catch (nb::python_error& error) {
       error.discard_as_unraisable("a description of a wait");

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "channel.h"
 #include "engine/quiet_thread.h"
 
 namespace kadril {
@@ -40,7 +41,8 @@ Call control_call() {
 void tell_of_request(Failure& failure, const Request& request) {
   const bool is_of_several =
       failure.reason == Reason::peer_lost || failure.reason == Reason::peer_left ||
-      failure.reason == Reason::stalled || failure.reason == Reason::revoked;
+      failure.reason == Reason::stalled || failure.reason == Reason::revoked ||
+      failure.reason == Reason::deadlock;
   if (is_of_several) {
     failure.detail = request.descriptor.text();
     failure.elapsed = seconds_between(request.submitted, Clock::now());
@@ -109,6 +111,9 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
     request->completion->waiters = waiters_;
     request->completion->key = request->descriptor.key();
     request->completion->stamp = request->descriptor.stamp;
+    request->completion->brief = request->descriptor.brief();
+    if (request->completion->callback) options_.submitters->add_callback();
+    stir();
     if (is_large(*request)) has_large_mail_.store(true);
     inbox_.push_back(std::move(request));
     if (has_mail_.exchange(true)) return nullptr;  // the bell rang for the one before
@@ -135,6 +140,7 @@ void Conductor::cancel(const std::shared_ptr<Completion>& completion) {
     if (failure_ || is_closing_ || completion->is_done()) return;
     in_flight_.erase(completion->key);
     cancelled_.push_back({completion, eras_.next_step()});
+    stir();
     has_mail_.store(true);
   }
   lane_->bell().ring();
@@ -226,6 +232,25 @@ bool Conductor::has_mail() {
   return has_mail_.load();
 }
 
+// Tells those who look for deadlocks that there is nothing to tell the others, where that is so.
+uint64_t Conductor::become_quiet(bool has_pending) {
+  const std::lock_guard lock(mutex_);
+  const bool has_mail = !inbox_.empty() || !cancelled_.empty() || !untold_.empty();
+  if (Activity::is_quiet(activity_) || has_mail || failure_ || is_closing_) return activity_;
+  const auto num_cycles = static_cast<uint32_t>(num_cycles_.load());
+  activity_ = Activity::quiet(num_cycles, ++num_quiet_times_, has_pending);
+  waiters_->set_activity(activity_);
+  lane_->show_activity(activity_);
+  return activity_;
+}
+
+void Conductor::stir() {
+  if (!Activity::is_quiet(activity_)) return;
+  activity_ &= ~Activity::quiet_bit;
+  waiters_->set_activity(activity_);
+  lane_->show_activity(activity_);
+}
+
 bool Conductor::await_work() {
   Bell& bell = lane_->bell();
   const bool has_pending = ledger_.has_pending();
@@ -238,9 +263,13 @@ bool Conductor::await_work() {
     if (is_closing_) return false;
     if (has_mail()) break;
     if (has_pending && bell.is_asked_for(cycle)) break;
+    const uint64_t activity = become_quiet(has_pending);
     const auto now = Clock::now();
     double seconds = for_ever;
     if (has_pending) {
+      waiters_->note_missing(activity, [this](const Completion& completion, auto& missing) {
+        return ledger_.find_missing(completion, missing);
+      });
       if (auto error = check_patience(now)) {
         fail_all(std::move(error));
         return false;
@@ -249,6 +278,10 @@ bool Conductor::await_work() {
       if (seconds <= 0) break;
     }
     bell.wait(seen, seconds);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stir();
   }
   linger(cycle);
   bell.listen(false);
@@ -365,13 +398,16 @@ Error Conductor::cycle() {
   const auto start = Clock::now();
   const std::vector<std::byte> message = next_message();
   lane_->bell().ask_for(static_cast<uint32_t>(num_cycles_.load()) + 1);
-  if (auto error = exchange(message, messages_)) return error;
+  waiters_->set_exchange(num_cycles_.load() + 1);
+  auto error = exchange(message, messages_);
+  waiters_->set_exchange(0);
+  if (error) return error;
   ++num_cycles_;
   std::vector<Agreement> ready;
   if (!ledger_.read(messages_, ready)) {
-    auto error = fail(Reason::closed, "a message of another rank makes no sense");
-    fail_unserved(ready, *error);
-    return error;
+    auto failed = fail(Reason::closed, "a message of another rank makes no sense");
+    fail_unserved(ready, *failed);
+    return failed;
   }
   // Before anybody hears that a request has failed.
   eras_.advance_to(ledger_.era());
@@ -386,9 +422,9 @@ Error Conductor::cycle() {
   waiting_since_ = Clock::now();
   next_warning_ = 0;
   has_warned_of_clashes_ = false;
-  if (auto error = executor_.run(ready, events.get())) {
-    fail_unserved(ready, *error);
-    return error;
+  if (auto failed = executor_.run(ready, events.get())) {
+    fail_unserved(ready, *failed);
+    return failed;
   }
   ledger_.forget_old();
   return nullptr;

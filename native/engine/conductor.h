@@ -30,8 +30,8 @@
 // A submitter is blocked when it has slept for a while on a request of this set that is not done;
 // see `Waiters::stuck_from`. A member says that it is stuck in each of its messages without news,
 // and comes to a cycle once to say so. So it is the last one to get stuck that finds all others
-// stuck. Of members that may still compute, wait for another set, or poll, nothing is known: for
-// them there is patience.
+// stuck. Of members that may still compute or poll nothing is known: for them there is patience.
+// Members that wait for each other in several sets of one host are found by waits.h.
 #pragma once
 
 #include <atomic>
@@ -104,6 +104,8 @@ class Conductor final {
   void run() noexcept;
   Error fail_late(const Request& request);
   bool await_work();  // false at the end
+  uint64_t become_quiet(bool has_pending);
+  void stir();  // the caller holds the mutex
   void linger(uint32_t cycle);
   bool is_large(const Request& request) const;
   Error check_patience(Clock::time_point now);
@@ -132,7 +134,9 @@ class Conductor final {
   Ledger ledger_;
   Executor executor_;
 
-  std::mutex mutex_;  // guards the seven below
+  std::mutex mutex_;       // guards the nine below
+  uint64_t activity_ = 0;  // see channel.h
+  uint32_t num_quiet_times_ = 0;
   std::vector<std::unique_ptr<Request>> inbox_;
   std::vector<Cancellation> cancelled_;  // told to the others in the next cycle
   std::vector<Untold> untold_;           // likewise, of which they have not heard

@@ -141,6 +141,24 @@ std::string Descriptor::text() const {
   return text;
 }
 
+Descriptor Descriptor::brief() const {
+  constexpr size_t max_pieces = 5;
+  Descriptor brief;
+  brief.verb = verb;
+  brief.reduction = reduction;
+  brief.is_named = is_named;
+  brief.is_group = is_group;
+  brief.root = root;
+  brief.scale = scale;
+  brief.name = name;
+  brief.note = note;
+  const size_t num_pieces = pieces.size() > max_pieces ? max_pieces - 1 : pieces.size();
+  brief.pieces.assign(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(num_pieces));
+  const size_t num_left = pieces.size() - num_pieces;
+  if (num_left > 0) brief.note += "and " + std::to_string(num_left) + " more";
+  return brief;
+}
+
 std::string Descriptor::text_with_site() const {
   return site.empty() ? text() : text() + " at " + site;
 }

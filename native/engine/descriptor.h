@@ -65,6 +65,8 @@ struct Descriptor {
   bool same_request(const Descriptor& other) const;
 
   std::string text() const;  // "allreduce(float32[2, 3], sum, name='grad')"
+  // What its text is made of, and little more.
+  Descriptor brief() const;
   std::string text_with_site() const;
 };
 

@@ -12,6 +12,7 @@
 #include "call.h"
 #include "collectives.h"
 #include "failure.h"
+#include "waits.h"
 
 namespace kadril {
 
@@ -37,6 +38,13 @@ struct ReducedArray {
   const void* source;
   void* target;
   uint64_t count;
+};
+
+// Where other ranks of the host can see who waits, and for what; see waits.h.
+struct LanePlace {
+  std::weak_ptr<Arena> arena;  // expired where there is no such place
+  int rank = -1;               // in the arena
+  WaitTarget target;           // without what changes from wait to wait
 };
 
 class Lane {
@@ -80,6 +88,10 @@ class Lane {
   // Whether somebody sleeps for what the lane does, so that it may look instead of sleeping. From
   // any thread.
   virtual void set_urgent(bool) {}
+
+  virtual LanePlace place() const { return {}; }
+  // Tell those who look for deadlocks what the engine does: an `Activity`.
+  virtual void show_activity(uint64_t) {}
 
   // Give the set up for a reason that the engine found, for all members.
   virtual Error give_up_stalled(const Call& call, int member, double elapsed) = 0;

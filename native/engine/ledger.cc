@@ -104,6 +104,24 @@ bool Ledger::waits_for(const Completion* completion) const {
   return (join_ && join_->completion.get() == completion) || find_mine(completion) != nullptr;
 }
 
+bool Ledger::find_missing(const Completion& completion, Waiters::Members& missing) const {
+  if (joined_.size() > max_missing) return false;
+  const LedgerEntry* entry = nullptr;
+  if (!join_ || join_->completion.get() != &completion) {
+    const auto known = ids_.find(completion.key);
+    if (known == ids_.end()) return false;
+    entry = entries_[known->second].get();
+    const bool is_told = entry->num_present > 0 && entry->is_present[static_cast<size_t>(me_)];
+    if (!is_told || !entry->mine || entry->mine->completion.get() != &completion) return false;
+  }
+  missing = {};
+  for (size_t member = 0; member < joined_.size(); ++member) {
+    if (joined_[member] || (entry && entry->is_present[member])) continue;
+    missing[member / 64] |= uint64_t{1} << member % 64;
+  }
+  return true;
+}
+
 void Ledger::write_stuck(const Completion* completion, std::vector<std::byte>& message) const {
   const LedgerEntry* found = find_mine(completion);
   const bool is_join = join_ && join_->completion.get() == completion;

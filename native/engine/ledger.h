@@ -62,6 +62,10 @@ class Ledger {
   // Whether the request of this completion was told, and waits for other members.
   bool waits_for(const Completion* completion) const;
 
+  // Which members have not asked for the same as the request of this completion, nor joined, as bits
+  // by their number. False where it was not told, or there are too many members.
+  bool find_missing(const Completion& completion, Waiters::Members& missing) const;
+
   // Write the message by which the others learn of these requests, and that the requests of these
   // completions, made before, are withdrawn. One that was served meanwhile is passed over.
   void write(std::vector<std::unique_ptr<Request>> requests,

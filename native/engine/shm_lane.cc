@@ -77,6 +77,14 @@ void* ShmLane::scratch(uint64_t bytes) {
   return channel_.arena().at(scratch_);
 }
 
+LanePlace ShmLane::place() const {
+  LanePlace place{channel_.shared_arena(), arena_rank_, {}};
+  place.target.board = channel_.board();
+  place.target.num_members = static_cast<uint32_t>(size());
+  place.target.me = static_cast<uint32_t>(me());
+  return place;
+}
+
 Error ShmLane::give_up_stalled(const Call& call, int member, double elapsed) {
   return channel_.give_up(Reason::stalled, member, call, elapsed);
 }

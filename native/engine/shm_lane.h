@@ -30,6 +30,8 @@ class ShmLane final : public Lane {
                  std::span<const Incoming> recvs) override;
   void* scratch(uint64_t bytes) override;
   void set_urgent(bool urgent) override { channel_.set_spinning(urgent); }
+  LanePlace place() const override;
+  void show_activity(uint64_t activity) override { channel_.show_activity(activity); }
   Error give_up_stalled(const Call& call, int member, double elapsed) override;
   void leave_call() noexcept override { channel_.leave_call(); }
   void close() noexcept override;

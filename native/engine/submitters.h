@@ -18,11 +18,17 @@ class Submitters {
   bool has_this_thread() const;
   int size() const { return size_.load(); }
 
+  // Somebody is called back when a request is done, and may ask for more then: what comes next
+  // depends on more than threads that sleep.
+  void add_callback() { has_callbacks_.store(true); }
+  bool has_callbacks() const { return has_callbacks_.load(); }
+
  private:
   class Memberships;  // of a thread
   static Memberships& memberships_of_this_thread();
 
   std::atomic<int> size_{0};
+  std::atomic<bool> has_callbacks_{false};
 };
 
 }  // namespace kadril

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "engine/blocked_wait.h"
 #include "engine/shm_lane.h"
 #include "harness.h"
 
@@ -160,7 +161,10 @@ void test_who_waits_in_vain_is_told_and_gives_up() {
 
 // Sleep as a rank does that has nothing else to do.
 void block(Completion& completion, int num_threads) {
-  while (!completion.wait(0.05) && !completion.wait_blocked(10, num_threads)) {
+  if (completion.wait(0.05)) return;
+  // Its owner outlives this.
+  BlockedWait blocked({&completion, [](Completion*) {}}, "", 0, 0.05);
+  while (!blocked.wait(10, {num_threads, num_threads})) {
   }
 }
 

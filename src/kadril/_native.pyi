@@ -275,6 +275,19 @@ class Timeline:
     def __init__(self, path: str, rank: int, origin_ns: int) -> None: ...
     def write(self) -> None: ...
 
+class BlockedWait:
+    """Wait of a thread that does nothing else until a request is done."""
+
+    def wait(self, seconds: float, num_submitting: int, num_calling: int) -> int:
+        """Sleep as `Completion.wait` does, or until it is time to count threads anew.
+
+        `num_submitting` are the threads that could submit something, `num_calling` those that could
+        make any call, the caller's included.
+        """
+
+    def end(self) -> None:
+        """End it; by the thread that waits."""
+
 class Completion:
     """Completion of a request, which its caller polls or waits for."""
 
@@ -286,10 +299,11 @@ class Completion:
         0: not yet; 1: done; 2: failed; 3: in a child made by fork, where it never will be.
         """
 
-    def wait_blocked(self, seconds: float, num_threads: int, /) -> int:
-        """The same for a thread that does nothing else meanwhile.
+    def block(self, where: str, name: int, waited: float) -> BlockedWait:
+        """Tell others that the caller does nothing else until it is done.
 
-        `num_threads` are the threads that could submit something, the caller's included.
+        `where` is the process set and the line, for people; `name` the world rank; `waited` the
+        seconds for which the caller has slept on it.
         """
 
     @property

@@ -22,6 +22,7 @@ from kadril.frameworks import framework_folders
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
+from kadril.transport.standpoint import call_site, describe_group, num_calling_threads
 
 __all__ = ["ProcessSetConductor"]
 
@@ -71,6 +72,7 @@ class ProcessSetConductor:
         self.ranks = transport.world_ranks
         self.rank = transport.rank
         self.size = transport.size
+        self._group = describe_group(self.ranks, "process set")
         self._num_unnamed: Counter[int] = Counter()
         self._num_joins = 0
         self._num_deadlocks = 0
@@ -183,14 +185,13 @@ class ProcessSetConductor:
         Raises:
             MismatchError: members asked for different things under its name, or every member sleeps
                 on a request that another one cannot make any more.
+            DeadlockError: members wait for each other, some of them in other groups.
             PeerLost, Stalled, Revoked: a member is gone, late, or gave up.
             ClosedError: the engine was shut down.
         """
-        state = completion.wait(FIRST_WAIT)
+        state = completion.wait(FIRST_WAIT) or self._wait_blocked(completion)
         if state == 1:
             return
-        while not state:
-            state = completion.wait_blocked(WAIT_SLICE, num_user_threads())
         if state == 3:
             raise ForkedError(
                 "this process was made by fork() from a rank, and nobody here serves its requests;"
@@ -200,6 +201,18 @@ class ProcessSetConductor:
             failure = completion.failure
             if failure is not None:
                 raise to_exception(failure, self.ranks)
+
+    def _wait_blocked(self, completion: _native.Completion) -> int:
+        """Sleep until a request is done, for all the world to see; gives the state of its end."""
+        where = f"of {self._group} at {call_site()}"
+        blocked = completion.block(where, self.ranks[self.rank], FIRST_WAIT)
+        try:
+            state = 0
+            while not state:
+                state = blocked.wait(WAIT_SLICE, num_user_threads(), num_calling_threads())
+            return state
+        finally:
+            blocked.end()
 
     def restart_count(self) -> None:
         """Count un-named requests anew; all members do so after the same join."""

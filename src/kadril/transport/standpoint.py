@@ -18,7 +18,7 @@ from types import FrameType
 from kadril.errors import name_ranks
 from kadril.frameworks import framework_folders
 
-__all__ = ["Standpoint", "call_site", "describe_group"]
+__all__ = ["Standpoint", "call_site", "describe_group", "num_calling_threads"]
 
 # How the names of threads begin that never call a transport.
 BYSTANDERS = ("kadril-acceptor", "kadril-testing", "kadril-tcp-farewell", "kadril-notes")
@@ -47,9 +47,9 @@ def num_calling_threads() -> int:
     return sum(ident not in idle for ident in sys._current_frames())
 
 
-def describe_group(world_ranks: Sequence[int]) -> str:
+def describe_group(world_ranks: Sequence[int], kind: str = "group") -> str:
     """Return a group by its ranks: "the group of ranks 0, 2"."""
-    return f"the group of {name_ranks(world_ranks, most=8)}"
+    return f"the {kind} of {name_ranks(world_ranks, most=8)}"
 
 
 def call_site() -> str:
