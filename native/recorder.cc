@@ -68,6 +68,7 @@ struct Recorder::File {
 };
 
 std::atomic<Recorder::File*> Recorder::file_{nullptr};
+thread_local int Recorder::num_pauses_ = 0;
 
 Error Recorder::open(int descriptor, int rank, int size, int stack_signal) {
   static_assert(sizeof(File) == 4096 + sizeof(Record) * kadril::num_records);
@@ -107,7 +108,7 @@ bool Recorder::go_on(int rank, int size) {
 uint64_t Recorder::begin(const Call& call, uint64_t group, uint32_t sequence,
                          uint32_t num_members) {
   File* file = file_.load(std::memory_order_acquire);
-  if (!file || is_in_child()) return 0;
+  if (!file || num_pauses_ > 0 || is_in_child()) return 0;
   constexpr auto plainly = std::memory_order_relaxed;
   const uint64_t number = file->num_begun.fetch_add(1, plainly) + 1;
   Record& record = file->records[number % kadril::num_records];

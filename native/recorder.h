@@ -50,9 +50,21 @@ class Recorder {
     int place_ = -1;
   };
 
+  // Records no call of this thread as long as it lives: for those that nobody has made, by which
+  // the engine finds out what all ranks have asked for.
+  class Pause {
+   public:
+    Pause() { ++num_pauses_; }
+    ~Pause() { --num_pauses_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+  };
+
  private:
   static int wait(std::string_view text, double seconds);  // the place of the text, or -1
   static void resume(int place);
+
+  static thread_local int num_pauses_;
   struct File;
   static std::atomic<File*> file_;
 };

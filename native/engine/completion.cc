@@ -4,6 +4,7 @@
 
 #include "channel.h"
 #include "futex.h"
+#include "recorder.h"
 
 namespace kadril {
 namespace {
@@ -124,6 +125,7 @@ bool Completion::wait(double seconds) {
 
 void Completion::finish(std::shared_ptr<const Failure> failure) {
   failure_ = std::move(failure);
+  Recorder::end(record);
   state_.store(1, std::memory_order_seq_cst);
 }
 

@@ -118,6 +118,7 @@ class Completion {
 
   std::string key;      // of the request, while it is under way
   Stamp stamp;          // of the request
+  uint64_t record = 0;  // of the request, in the flight record
   Descriptor brief;     // of the request: what its text is made of, for people
   Callback callback;    // called by the engine's thread when it is done
   Allocator allocate;   // by the engine's thread, for outputs; the heap where there is none

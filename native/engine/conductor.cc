@@ -9,6 +9,7 @@
 
 #include "channel.h"
 #include "engine/quiet_thread.h"
+#include "recorder.h"
 
 namespace kadril {
 namespace {
@@ -113,6 +114,9 @@ Error Conductor::submit(std::unique_ptr<Request> request) {
     request->completion->stamp = request->descriptor.stamp;
     request->completion->brief = request->descriptor.brief();
     if (request->completion->callback) options_.submitters->add_callback();
+    request->completion->record =
+        Recorder::begin(request->descriptor.call(), reinterpret_cast<uintptr_t>(this), 0,
+                        static_cast<uint32_t>(lane_->size()));
     stir();
     if (is_large(*request)) has_large_mail_.store(true);
     inbox_.push_back(std::move(request));
@@ -164,6 +168,7 @@ void Conductor::close() {
 }
 
 void Conductor::run() noexcept {
+  const Recorder::Pause unrecorded;  // requests are, by those who make them
   const std::shared_ptr<void> held = lane_->enter();
   std::shared_ptr<const Failure> failure;
   try {

@@ -60,6 +60,25 @@ std::string pair_disagreement(const Descriptor& a, const Descriptor& b) {
   return piece_disagreement(a, b);
 }
 
+Kind kind_of(Verb verb) {
+  switch (verb) {
+    case Verb::allreduce:
+      return Kind::allreduce;
+    case Verb::allgather:
+      return Kind::allgatherv;
+    case Verb::broadcast:
+      return Kind::broadcast;
+    case Verb::alltoall:
+      return Kind::alltoallv;
+    case Verb::reducescatter:
+      return Kind::reduce_scatterv;
+    case Verb::barrier:
+    case Verb::join:
+      break;
+  }
+  return Kind::barrier;
+}
+
 }  // namespace
 
 const char* name_of(Verb verb) {
@@ -157,6 +176,18 @@ Descriptor Descriptor::brief() const {
   const size_t num_left = pieces.size() - num_pieces;
   if (num_left > 0) brief.note += "and " + std::to_string(num_left) + " more";
   return brief;
+}
+
+Call Descriptor::call() const {
+  Call call;
+  call.kind = kind_of(verb);
+  call.root = root;
+  for (const Piece& piece : pieces) {
+    call.dtype = piece.dtype;
+    call.count += piece.count();
+  }
+  if (is_named) call.set_name(name);
+  return call;
 }
 
 std::string Descriptor::text_with_site() const {

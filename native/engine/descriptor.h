@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "call.h"
 #include "dtype.h"
 #include "engine/eras.h"
 #include "kernels.h"
@@ -67,6 +68,8 @@ struct Descriptor {
   std::string text() const;  // "allreduce(float32[2, 3], sum, name='grad')"
   // What its text is made of, and little more.
   Descriptor brief() const;
+  // As the flight record shows it.
+  Call call() const;
   std::string text_with_site() const;
 };
 

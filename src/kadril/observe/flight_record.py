@@ -61,7 +61,7 @@ class CallRecord:
         name: as the caller gave it.
         group: equal for all calls of one group of this rank.
         num_members: ranks of the group.
-        sequence: number of the call in its group.
+        sequence: number of the call in its group; 0 for a named request, which has none.
         begin: seconds of the monotonic clock.
         end: the same, or None while the call is under way.
     """
@@ -78,6 +78,13 @@ class CallRecord:
     sequence: int
     begin: float
     end: float | None
+
+    @property
+    def place(self) -> str:
+        """Return where it belongs: "call 3 of a group of 2"."""
+        if not self.sequence:
+            return f"request of a process set of {self.num_members}"
+        return f"call {self.sequence} of a group of {self.num_members}"
 
     @property
     def text(self) -> str:

@@ -104,8 +104,7 @@ def call_line(call: CallRecord) -> str:
         if call.end is None
         else f"ended {seconds_ago(call.end):.0f} s ago"
     )
-    place = f"call {call.sequence} of a group of {call.num_members}"
-    return f"number {call.number}: {call.text}, {place}, {when}"
+    return f"number {call.number}: {call.text}, {call.place}, {when}"
 
 
 def stacks_of(report: RankReport) -> str:

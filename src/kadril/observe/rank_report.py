@@ -96,7 +96,7 @@ class RankReport:
 
 def of_group(call: CallRecord) -> str:
     """Return a call with its place among those of its group."""
-    return f"{call.text}, call {call.sequence} of a group of {call.num_members}"
+    return f"{call.text}, {call.place}"
 
 
 def examine_ranks(places: Iterable[RankPlace], *, with_stacks: bool = True) -> list[RankReport]:
