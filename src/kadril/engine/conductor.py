@@ -22,7 +22,12 @@ from kadril.frameworks import framework_folders
 from kadril.transport.base import Transport
 from kadril.transport.buffer import Array, as_buffer
 from kadril.transport.failures import to_exception
-from kadril.transport.standpoint import call_site, describe_group, num_calling_threads
+from kadril.transport.standpoint import (
+    call_site,
+    describe_group,
+    helper_threads,
+    num_calling_threads,
+)
 
 __all__ = ["ProcessSetConductor"]
 
@@ -250,8 +255,12 @@ def report(text: str) -> None:
 
 
 def num_user_threads() -> int:
-    """Number of threads that may submit something: Python's, without kadril's own."""
-    return sum(not thread.name.startswith(OWN_THREADS) for thread in threading.enumerate())
+    """Number of threads that may submit something: Python's, without those known not to."""
+    helpers = helper_threads()
+    return sum(
+        not (thread.name.startswith(OWN_THREADS) or thread.ident in helpers)
+        for thread in threading.enumerate()
+    )
 
 
 def report_late(

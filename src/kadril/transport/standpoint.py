@@ -1,9 +1,11 @@
 """Standpoint of a waiting thread: what others are told of it, to find deadlocks and to report.
 
 A deadlock is proven only of a rank all of whose threads wait (see `native/waits.h`), so every
-thread that might still make a call must be counted. Threads of kadril that never call a transport
-are left out. What cannot be counted: a thread of C++ that has not run Python yet, and the handler
-of a signal that is still to come. Neither is a place to make collective calls from.
+thread that might still make a call must be counted. Left out are threads of kadril that never call
+a transport, and those of libraries that do one thing for ever which is no call: whether any other
+thread will make its first call one day cannot be known. What cannot be counted: a thread of C++
+that has not run Python yet, and the handler of a signal that is still to come. Neither is a place
+to make collective calls from.
 """
 
 from __future__ import annotations
@@ -18,10 +20,23 @@ from types import FrameType
 from kadril.errors import name_ranks
 from kadril.frameworks import framework_folders
 
-__all__ = ["Standpoint", "call_site", "describe_group", "num_calling_threads"]
+__all__ = [
+    "Standpoint",
+    "call_site",
+    "describe_group",
+    "helper_threads",
+    "num_calling_threads",
+]
 
 # How the names of threads begin that never call a transport.
 BYSTANDERS = ("kadril-acceptor", "kadril-testing", "kadril-tcp-farewell", "kadril-notes")
+
+# Where threads of libraries begin that never make a call: file and function.
+HELPERS = (
+    ("multiprocessing/queues.py", "_feed"),
+    ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
+    ("tqdm/_monitor.py", "run"),
+)
 
 # Packages through which a program's own line gets here.
 OWN_FOLDERS = tuple(
@@ -44,7 +59,27 @@ class Standpoint:
 def num_calling_threads() -> int:
     """Number of threads that might call a transport, known to `threading` or not."""
     idle = {thread.ident for thread in threading.enumerate() if thread.name.startswith(BYSTANDERS)}
-    return sum(ident not in idle for ident in sys._current_frames())
+    frames = sys._current_frames()
+    return sum(not (ident in idle or is_helper(frame)) for ident, frame in frames.items())
+
+
+def helper_threads() -> set[int]:
+    """Return the threads of libraries that never make a call."""
+    return {ident for ident, frame in sys._current_frames().items() if is_helper(frame)}
+
+
+def is_helper(frame: FrameType) -> bool:
+    """Whether a thread that is in this frame began in a function of `HELPERS`."""
+    entry: FrameType | None = None
+    at: FrameType | None = frame
+    while at is not None:
+        if at.f_code.co_filename != threading.__file__:
+            entry = at
+        at = at.f_back
+    if entry is None:
+        return False
+    code = entry.f_code
+    return any(code.co_name == name and code.co_filename.endswith(file) for file, name in HELPERS)
 
 
 def describe_group(world_ranks: Sequence[int], kind: str = "group") -> str:
