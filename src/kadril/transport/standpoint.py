@@ -29,7 +29,13 @@ __all__ = [
 ]
 
 # How the names of threads begin that never call a transport.
-BYSTANDERS = ("kadril-acceptor", "kadril-testing", "kadril-tcp-farewell", "kadril-notes")
+BYSTANDERS = (
+    "kadril-acceptor",
+    "kadril-c10d",
+    "kadril-notes",
+    "kadril-tcp-farewell",
+    "kadril-testing",
+)
 
 # Where threads of libraries begin that never make a call: file and function.
 HELPERS = (
@@ -59,8 +65,10 @@ class Standpoint:
 def num_calling_threads() -> int:
     """Number of threads that might call a transport, known to `threading` or not."""
     idle = {thread.ident for thread in threading.enumerate() if thread.name.startswith(BYSTANDERS)}
-    frames = sys._current_frames()
-    return sum(not (ident in idle or is_helper(frame)) for ident, frame in frames.items())
+    # In no variable: this frame would hold itself, and with it all that its callers refer to.
+    return sum(
+        not (ident in idle or is_helper(frame)) for ident, frame in sys._current_frames().items()
+    )
 
 
 def helper_threads() -> set[int]:

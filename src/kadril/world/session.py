@@ -423,9 +423,11 @@ def has_callers() -> bool:
         for thread in threading.enumerate()
         if thread is not threading.current_thread() and not thread.name.startswith("kadril")
     }
-    frames = sys._current_frames()
+    # Not in a variable: this frame would hold itself, and with it all that its callers refer to.
     return any(
-        frames[ident].f_code.co_filename.startswith(PACKAGE) for ident in others if ident in frames
+        frame.f_code.co_filename.startswith(PACKAGE)
+        for ident, frame in sys._current_frames().items()
+        if ident in others
     )
 
 

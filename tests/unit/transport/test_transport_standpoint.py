@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from kadril.engine.conductor import num_user_threads
 from kadril.transport.standpoint import num_calling_threads
+from kadril.world.session import has_callers
 
 
 @contextmanager
@@ -40,3 +45,19 @@ def test_a_thread_that_feeds_a_queue_does_not() -> None:
     assert (num_calling_threads(), num_user_threads()) == before
     queue.close()
     queue.join_thread()
+
+
+@pytest.mark.parametrize("look", [num_calling_threads, num_user_threads, has_callers])
+def test_a_look_at_threads_keeps_nothing_alive(look: Callable[[], object]) -> None:
+    """A frame that held itself kept the gradients of its callers, until garbage was collected."""
+
+    def refer() -> weakref.ref[object]:
+        referred = threading.Event()
+        look()
+        return weakref.ref(referred)
+
+    gc.disable()
+    try:
+        assert refer()() is None
+    finally:
+        gc.enable()
