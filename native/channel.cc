@@ -356,9 +356,7 @@ void Channel::end(Reason reason, int member) noexcept {
 
 void Channel::end_board(const Arena& arena, uint64_t board, int num_members, Reason reason,
                         int who) noexcept {
-  uint64_t none = 0;
-  reinterpret_cast<Board*>(arena.at(board))
-      ->cause.compare_exchange_strong(none, pack_cause(reason, who));
+  name_cause(arena, board, reason, who);
   const uint64_t bytes = slot_bytes(num_members);
   for (int i = 0; i < num_members; ++i) {
     Slot& each = slot_of(arena, board, bytes, i);
@@ -366,6 +364,13 @@ void Channel::end_board(const Arena& arena, uint64_t board, int num_members, Rea
     futex_wake_all(each.word);
     ring(each);
   }
+}
+
+// Only the first one counts.
+void Channel::name_cause(const Arena& arena, uint64_t board, Reason reason, int who) noexcept {
+  uint64_t none = 0;
+  reinterpret_cast<Board*>(arena.at(board))
+      ->cause.compare_exchange_strong(none, pack_cause(reason, who));
 }
 
 std::vector<int> Channel::late_ranks(const Arena& arena, const WaitTarget& target,
@@ -404,9 +409,14 @@ std::vector<int> Channel::ranks_of(const Arena& arena, uint64_t board, uint32_t 
   return ranks;
 }
 
-void Channel::end_deadlocked(const Arena& arena, uint64_t board, int num_members,
+void Channel::end_deadlocked(const Arena& arena, const std::vector<Deadlock::Place>& boards,
                              int rank) noexcept {
-  end_board(arena, board, num_members, Reason::deadlock, rank);
+  // On all of them first: a rank that the end of one has woken may close another one at once, and
+  // whoever waits for it there is to learn of the deadlock, not that it left.
+  for (const auto& [board, _] : boards) name_cause(arena, board, Reason::deadlock, rank);
+  for (const auto& [board, num_members] : boards) {
+    end_board(arena, board, static_cast<int>(num_members), Reason::deadlock, rank);
+  }
 }
 
 void Channel::revoke() {

@@ -174,8 +174,8 @@ class Channel final : public DeathListener {
                                      QuietEngines& quiet);
   // Rank of each member of a board; -1 for one that has not opened its channel.
   static std::vector<int> ranks_of(const Arena& arena, uint64_t board, uint32_t num_members);
-  // End a channel for everyone, because of a deadlock that this rank has published.
-  static void end_deadlocked(const Arena& arena, uint64_t board, int num_members,
+  // End channels for everyone, because of a deadlock that this rank has published.
+  static void end_deadlocked(const Arena& arena, const std::vector<Deadlock::Place>& boards,
                              int rank) noexcept;
   // Memory that outlives the channel, and the rank of this process in it.
   std::shared_ptr<Arena> shared_arena() const { return arena_; }
@@ -207,6 +207,7 @@ class Channel final : public DeathListener {
   void end(Reason reason, int member) noexcept;
   static void end_board(const Arena& arena, uint64_t board, int num_members, Reason reason,
                         int who) noexcept;
+  static void name_cause(const Arena& arena, uint64_t board, Reason reason, int who) noexcept;
   static Slot& slot_of(const Arena& arena, uint64_t board, uint64_t bytes, int member);
 
   std::shared_ptr<Arena> arena_;

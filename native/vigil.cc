@@ -37,9 +37,7 @@ bool Vigil::look(const WaitTarget& target, const Standpoint& standpoint) {
   last_digest_ = found.digest;
   if (!is_proven) return false;
   waits_.publish(found);
-  for (const auto& [board, num_members] : found.boards) {
-    Channel::end_deadlocked(*arena_, board, static_cast<int>(num_members), rank_);
-  }
+  Channel::end_deadlocked(*arena_, found.boards, rank_);
   return true;
 }
 
