@@ -96,7 +96,7 @@ def fork_server_states() -> list[str]:
     launcher, states = os.getppid(), []
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     for child in children:
-        if b"kadril.launch.forking.serving" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"kadril.launch.forking.fork_server" in Path(f"/proc/{child}/cmdline").read_bytes():
             states.append(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0])
     return states
 
