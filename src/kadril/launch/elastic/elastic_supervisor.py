@@ -270,9 +270,8 @@ class ElasticSupervisor(Supervisor):
         if worker.is_leaving and worker.rank < 0:
             return
         if ended.status == 0 and worker.rank < 0 and self.workers.generation >= 0:
-            self._slots.cooldown.note_failure(
-                now
-            )  # its program does without kadril, or without a rank
+            # Its program does without kadril, or without a rank.
+            self._slots.cooldown.note_failure(now)
             return
         if ended.status == 0:
             self._exits.append(ended)
