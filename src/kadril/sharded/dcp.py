@@ -39,6 +39,7 @@ from kadril import world as worlds
 from kadril.errors import CheckpointError
 from kadril.sharded.checkpoint.dcp.background import background_of
 from kadril.sharded.checkpoint.dcp.load_target import Target
+from kadril.sharded.checkpoint.dcp.plain_planner import PlainLoadPlanner
 from kadril.sharded.checkpoint.dcp.reader import CheckedReader
 from kadril.sharded.checkpoint.dcp.saving import Saving, together
 from kadril.sharded.checkpoint.dcp.writer import AtomicWriter
@@ -171,15 +172,16 @@ def load(
             has `load_state_dict()` is replaced in it.
         checkpoint_id: directory of the checkpoint.
         storage_reader: another than `CheckedReader(checkpoint_id)`.
-        planner: another than torch's.
+        planner: another than `PlainLoadPlanner`, which makes only plain data of what is no tensor.
         world: the current one where None.
 
     Raises:
-        CheckpointError: it is missing, damaged or of another model; on all ranks, and nothing was
-            changed. It names the parameter or the file. Or the `load_state_dict()` of an object
-            has raised on some rank; on all ranks. Trainers and their parameters are as they were
-            then, though other objects may have taken their state; but where that object has
-            parameters of trainers, the trainers are loaded. It names the key.
+        CheckpointError: it is missing, damaged, of another model, or has a value that is not plain
+            data; on all ranks, and nothing was changed. It names the parameter or the file. Or the
+            `load_state_dict()` of an object has raised on some rank; on all ranks. Trainers and
+            their parameters are as they were then, though other objects may have taken their state;
+            but where that object has parameters of trainers, the trainers are loaded. It names the
+            key.
         PeerLost, Stalled: a rank does not come.
     """
     if storage_reader is None:
@@ -211,6 +213,7 @@ def read(
     """Read what this rank needs into memory of its own."""
     target = Target(state_dict, reader.read_metadata())
     version = reader.version if isinstance(reader, CheckedReader) else ""
+    planner = PlainLoadPlanner() if planner is None else planner
     with warnings.catch_warnings():
         # Torch warns that there is no process group; reading needs none.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")

@@ -16,6 +16,7 @@ from dcp_kit import alone, process_group
 from gradient_kit import assert_same
 from torch.distributed import checkpoint as torch_dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 from kadril.errors import CheckpointError
 from kadril.sharded import dcp
@@ -160,3 +161,22 @@ def test_other_tools_can_check_and_files_of_others_stay(world: World, tmp_path: 
     (sums,) = tmp_path.glob("__*.sha256")
     subprocess.run(["sha256sum", "--check", "--strict", sums.name], cwd=tmp_path, check=True)
     dcp.load(everything(trainer), tmp_path, world=world)
+
+
+@ranks(2)
+def test_values_of_strangers_run_no_code(world: World, tmp_path: Path) -> None:
+    """Values that are no tensors were read as pickles, with whatever these called."""
+    mark = tmp_path / f"touched.{world.rank}"
+    plain = {"epoch": 3, "name": "x", "list": [1, 2.5, None, (True,)]}
+    dcp.save({"plain": plain, "note": Touches(mark)}, tmp_path / "c", world=world)
+    state: dict[str, object] = {"note": None}
+    with pytest.raises(CheckpointError, match="'note' is more than numbers, texts"):
+        dcp.load(state, tmp_path / "c", world=world)
+    assert state == {"note": None}
+    assert not list(tmp_path.glob("touched.*"))
+    state = {"plain": dict.fromkeys(plain)}
+    dcp.load(state, tmp_path / "c", world=world)
+    assert state == {"plain": plain}
+    world.transport.barrier()
+    dcp.load({"note": None}, tmp_path / "c", planner=DefaultLoadPlanner(), world=world)
+    assert list(tmp_path.glob("touched.*"))  # the checkpoint could do harm

@@ -8,6 +8,7 @@
 | load_target.py | `Target`: memory to load into, and how loaded values reach their objects |
 | optimizer_target.py | such memory for the state of one optimizer |
 | reader.py | `CheckedReader`: reads nothing that was damaged since it was saved |
+| plain_planner.py | `PlainLoadPlanner`: reads values that are no tensors without running code |
 | metadata_unpickler.py | reads metadata, which is a pickle, without running code |
 | checksums.py | the file with checksums that `AtomicWriter` writes and `CheckedReader` reads |
 
